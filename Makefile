@@ -9,6 +9,7 @@
 #   make fuzz       10,000 random kernels: FUZZ_KERNELS for each of four architectures; BACKEND=gpu for the real device
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs and what is aimed at, beside CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-start   where the milliseconds of a start go; `start.py FIGURES.json PICTURE.svg` draws it; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-holding   how long a call holds the event loop, on everything large; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device
@@ -65,14 +66,15 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
 # The benchmarks, and the program of each.
-BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-holding bench-nvrtc bench-blas bench-fft bench-random
+BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random
 bench: PROGRAM := speed.py
 bench-all: PROGRAM := bench_all.py
 bench-compare: PROGRAM := compare.py
 bench-compare: BENCH_OPTIONS = $(if $(COMMIT),--commit "$(COMMIT)")
 bench-verbs: PROGRAM := verb_costs.py
 bench-recovery: PROGRAM := recovery.py
-bench-recovery: SIM_OPTIONS := --gib 0.25
+bench-recovery: SIM_OPTIONS := --gib 0.25 --gib-most 0.1
+bench-start: PROGRAM := start.py
 bench-holding: PROGRAM := holding.py
 bench-nvrtc: PROGRAM := nvrtc.py
 bench-blas: PROGRAM := blas.py

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
@@ -94,8 +94,11 @@ def _check_index(part: object) -> Index:
     raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
 
 
-_MOST_PLACES: Final = 256
-"""The most places that a block remembers: a loop may make a new view in each turn."""
+_ALIGNMENT_MASK: Final = 511
+"""No call depends on more of an address than this, because new arrays are aligned to 512 bytes."""
+_MOST_FORMS: Final = 4096
+_FORMS: Final[dict[Hashable, object]] = {}
+"""What stands for a form, by what it is: an object that is equal only to itself is looked up faster."""
 
 
 class Storage:
@@ -167,7 +170,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     neither is used, it goes back when the last array that shares it is collected.
     """
 
-    __slots__ = ("__weakref__", "_offset", "_place", "_plain", "_storage", "dtype", "shape", "strides")
+    __slots__ = ("__weakref__", "_form", "_offset", "_plain", "_storage", "dtype", "shape", "strides")
 
     shape: tuple[int, ...]
     """Lengths of the axes."""
@@ -195,8 +198,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
         self.dtype = dtype
         self._plain = dtype if contiguous or _layout.is_contiguous(shape, strides, dtype.itemsize) else None
         """Its dtype if it is C-contiguous; what a launch looks at."""
-        self._place: object | None = None
-        """What stands for it, and for every array that is the same elements, once `_find_place` was asked."""
+        self._form: object | None = None
+        """What `_find_form` returns, once it was asked."""
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 
@@ -370,6 +373,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
                 lengths = (length,) if len(shape) == 1 else (length, *shape[1:])
                 plain = _plain_of(lengths, strides, dtype) if self._plain is None else dtype
                 return view_of(self._storage, self._offset + start * strides[0], lengths, strides, dtype, plain)
+        elif type(index) is int and shape and -shape[0] <= index < shape[0]:
+            offset = self._offset + (index + shape[0] if index < 0 else index) * strides[0]
+            lengths, steps = shape[1:], strides[1:]
+            plain = _plain_of(lengths, steps, dtype) if self._plain is None else dtype
+            return view_of(self._storage, offset, lengths, steps, dtype, plain)
         found = _layout.indexed(shape, strides, index if type(index) is tuple else (index,))
         if found is not None:
             offset, lengths, steps = found
@@ -529,7 +537,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a variable of a module (`Module.global_`).
         """
-        self._storage.free()
+        storage = self._storage
+        if type(storage) is Storage:
+            storage.memory.free(storage.block)
+        else:
+            storage.free()
 
     def __enter__(self) -> DeviceArray:
         return self
@@ -547,17 +559,21 @@ class DeviceArray(metaclass=NoPublicConstructor):
     def _block(self) -> Block:
         return self._storage.block
 
-    def _find_place(self) -> object:
-        """Return an object that stands for the block and how the array lies there; it can be hashed fast."""
-        block = self._storage.block
-        how = (self._offset, self.shape, self.strides, self.dtype)
-        if type(self._storage) is not Storage:
-            return block, how  # a variable of a module moves to another block
-        places = block.places
-        if places is None or (how not in places and len(places) >= _MOST_PLACES):
-            places = block.places = {}  # equal arrays that come later have another place, which costs a plan
-        place = self._place = places.setdefault(how, object())
-        return place
+    def _find_form(self) -> object | None:
+        """Return what stands for all of the array but its place; None for a variable of a module, which moves.
+
+        Arrays of one form have the same shape, strides and dtype, are aligned alike, and cover their blocks alike.
+        """
+        storage = self._storage
+        if type(storage) is not Storage:
+            return None
+        block = storage.block
+        lies = block.address + self._offset & _ALIGNMENT_MASK
+        how = (self.shape, self.strides, self.dtype, lies, self._covers_block)
+        if len(_FORMS) >= _MOST_FORMS:
+            _FORMS.clear()  # equal arrays that come later have another form, which costs a plan
+        form = self._form = _FORMS.setdefault(how, object())
+        return form
 
     @property
     def _covers_block(self) -> bool:
@@ -585,7 +601,7 @@ def view_of(
     array.strides = strides
     array.dtype = dtype
     array._plain = plain
-    array._place = None
+    array._form = None
     return array
 
 
@@ -604,7 +620,7 @@ def new_array(
     array.shape = shape
     array.strides = strides
     array.dtype = array._plain = dtype
-    array._place = None
+    array._form = None
     return array
 
 

@@ -120,6 +120,10 @@ def indexed(shape: Shape, strides: Shape, index: tuple[object, ...]) -> tuple[in
         length, stride = shape[axis], strides[axis]
         axis += 1
         if type(part) is slice:
+            if part.start is part.stop is part.step is None:
+                lengths.append(length)
+                steps.append(stride)
+                continue
             start, stop, step = part.indices(length)
             count = stop - start if step == 1 else len(range(start, stop, step))
             if count <= 0:
@@ -131,6 +135,8 @@ def indexed(shape: Shape, strides: Shape, index: tuple[object, ...]) -> tuple[in
             offset += (part + length if part < 0 else part) * stride
         else:
             return None
+    if axis == axes and len(lengths) <= MAX_AXES:
+        return offset, tuple(lengths), tuple(steps)
     if len(lengths) + axes - axis > MAX_AXES:
         return None
     return offset, (*lengths, *shape[axis:]), (*steps, *strides[axis:])

@@ -231,23 +231,25 @@ class BatchSender:
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
             if new is not None:
-                result = self._memory.empty(new.shape, new.dtype)
-                if launcher(call, (*arrays, result), owner, result._storage.block):
+                result = call.new_result(self._memory)
+                block = result._storage.block
+                if launcher(call, (*arrays, block), owner, block):
                     self.launched = True
                     return result
             elif answer is not None:
                 return self._answered(call, answer, arrays, launcher)
             elif launcher(call, arrays, owner):
                 self.launched = True
-                return arrays[call._place]
+                place = call.place
+                return arrays[place] if type(place) is int else call.result(arrays)
         if answer is not None:
             return None
         self._check_room(self.lane, 1)
-        request, result = call.again(self.device, arrays, self.lane, result)
+        request, found = call.again(self.device, arrays, self.lane, result)
         generation = self.send(request)
         if self.path is not None:
             generation.order.promote_all(request.blocks(), self.lane)
-        return result
+        return found
 
     def _answered(
         self, call: KnownCall, answer: HostAnswer, arrays: tuple[DeviceArray, ...], launcher: CallLauncher
@@ -271,11 +273,11 @@ class BatchSender:
             owner = self._owners[call._engine] = ShortLaunches(mailbox, self._errors)
         return owner
 
-    def owner(self, call: KnownCall, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
+    def owner(self, kind: CallKind, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
         """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
         owner = self._special.get(make)
         if owner is None:
-            owner = self._special[make] = make(self.mailbox_of(call.kind), self._errors)
+            owner = self._special[make] = make(self.mailbox_of(kind), self._errors)
         return owner  # type: ignore[return-value]
 
     def mailbox_of(self, kind: CallKind) -> Mailbox:

@@ -1,17 +1,19 @@
-"""Repeated calls of libraries: the plan of one call is kept for the next.
+"""Repeated calls of libraries: the plan of one call is kept for all others of its form.
 
-The commands of a verb depend on its arrays, which never move, and on its options. So a call with the same arrays and
-options is the same record. If it is one command, the record is kept, and a repetition is recognised by comparing the
-arguments. It goes the short way into the ring (``repeating.py``), or at least needs no new plan. Only two things
-differ: the address of a new result, and the place of an answer on the host. They are the words of a ready record, at
-places that the maker of the record has noted. The places are not searched for, because the eight bytes of an address
-may occur elsewhere too.
+The commands of a verb depend on its options and on the form of its arrays: shape, strides, dtype, alignment, and which
+of them share memory. Of where the arrays lie, nothing but their addresses is in a record. So the calls of one form are
+one record with other words (``_wire/ready.py``): the addresses of the arrays and of a new result, and the place of an
+answer on the host. If a verb is one command, its record is kept, and a repetition goes the short way into the ring
+(``repeating.py``), or at least needs no new plan.
+
+The places of the words are noted by the maker of the record. They are not searched for, because the eight bytes of an
+address may occur elsewhere too: a call is not kept if a number of its record could be an address and is not one.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 import attrs
@@ -41,13 +43,13 @@ _PLAIN: Final = frozenset({int, bool, str, type(None)})
 
 
 Question = tuple[Hashable, tuple[DeviceArray, ...]]
-"""The arguments of a call: a key that distinguishes it from every other call, and its arrays.
+"""The arguments of a call: a key that distinguishes it from other calls, and its arrays.
 
-An object that stands for itself, such as a plan, is a part of the key if its class says so (`_is_key`).
-
-An array is identified by its block, which is never reused, and by its place there: two views of the same elements are
-the same. An option is two parts, its type and its value.
+An object that stands for itself, such as a plan, is a part of the key if its class says so (`_is_key`). An option is
+two parts, its type and its value.
 """
+_SHARED: Final = object()
+"""What follows it in a key says which arrays share memory."""
 
 
 def stateful(plan: F) -> F:
@@ -61,10 +63,10 @@ def is_stateful(plan: Callable[..., object]) -> bool:
     return plan in _STATEFUL
 
 
-def question_of(
+def form_of(
     plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
 ) -> Question | None:
-    """Return the question; None for arguments that may be equal but mean different things, such as 0.0 and -0.0."""
+    """Return the question whose key has the form of the arrays; None for an argument that is part of no key."""
     if plan in _STATEFUL:
         return None
     arrays: list[DeviceArray] = []
@@ -76,17 +78,67 @@ def question_of(
     for value in values:
         kind = type(value)
         if kind is DeviceArray:  # a cast would cost as much as a look at the array
+            form = value._form or value._find_form()  # type: ignore[attr-defined]
+            if form is None:
+                return None
             arrays.append(value)  # type: ignore[arg-type]
-            parts.append(value._place or value._find_place())  # type: ignore[attr-defined]
+            parts.append(form)
         elif kind in _PLAIN or (kind is float and value):
             parts += (kind, value)  # type: ignore[arg-type]
-        elif kind is tuple and all(type(each) in _PLAIN for each in cast("tuple[object, ...]", value)):
-            parts.append((value, *map(type, cast("tuple[object, ...]", value))))
-        elif getattr(kind, "_is_key", False):
-            parts.append(value)
         else:
-            return None
+            part = _part_of(value)
+            if part is None:
+                return None
+            parts += part
+    count = len(arrays)
+    if count == 2:
+        shares = arrays[0]._storage.block is arrays[1]._storage.block
+    elif count == 3:
+        one, two, three = arrays[0]._storage.block, arrays[1]._storage.block, arrays[2]._storage.block
+        shares = one is two or one is three or two is three
+    else:
+        shares = count > 1 and len({each._storage.block for each in arrays}) < count
+    if shares:
+        parts += (_SHARED, *_shared(arrays))
     return tuple(parts), tuple(arrays)
+
+
+def _part_of(value: Any) -> tuple[Hashable, ...] | None:
+    """Return a part of a key for an argument of an unusual type; None if values that are equal may mean others."""
+    kind: Any = type(value)
+    if kind is float or kind is complex:
+        return kind, repr(value)  # 0.0 and -0.0 are equal
+    if isinstance(value, np.generic) and value.dtype.hasobject is False and value.dtype.names is None:
+        return kind, value.tobytes()
+    if isinstance(value, np.dtype):
+        return (np.dtype, value) if value.metadata is None else None
+    if kind is type:
+        return kind, value
+    if kind is tuple and all(type(each) in _PLAIN for each in cast("tuple[object, ...]", value)):
+        return ((value, *map(type, cast("tuple[object, ...]", value))),)
+    return (value,) if getattr(kind, "_is_key", False) else None
+
+
+def _shared(arrays: Sequence[DeviceArray]) -> Iterator[Hashable]:
+    """Yield, for each array, the first that is in the same block, and the bytes from that one's start to its own."""
+    blocks = [each._block for each in arrays]
+    for array, block in zip(arrays, blocks, strict=True):
+        first = blocks.index(block)
+        yield first, array._offset - arrays[first]._offset
+
+
+def question_of(
+    plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
+) -> Question | None:
+    """Return the question whose key has the arrays themselves: their blocks, which are never reused, and their places.
+
+    Two views of the same elements are the same.
+    """
+    question = form_of(plan, arguments, keywords)
+    if question is None:
+        return None
+    key, arrays = question
+    return (key, *((each._block, each._offset) for each in arrays)), arrays
 
 
 @attrs.frozen
@@ -96,6 +148,8 @@ class NewResult:
     shape: tuple[int, ...]
     dtype: Any
     role: Role
+    form: object
+    """That of the array."""
 
 
 @attrs.frozen
@@ -118,104 +172,128 @@ class HostAnswer:
         return None if self.check is None else self.check(answer)
 
 
+Source = tuple[int, int]
+"""Where a word comes from: the address of an array by its number, or what `NEW` stands for, and so many bytes more."""
+NEW: Final = -1
+"""The address of the new result, or the place of the answer."""
+
+
 class KnownCall:
-    """A call that was made before: its record, and its access to memory. See ``repeating.py`` for the short way."""
+    """The calls of one form: their record, and their access to memory. See ``repeating.py`` for the short way."""
 
     __slots__ = (
         "__weakref__",
         "_engine",
         "_key",
-        "_place",
+        "access",
         "answer",
-        "blocks",
+        "arrays",
         "head",
         "kind",
         "new",
-        "operands",
         "operation",
         "payload",
+        "place",
         "places",
-        "reads",
-        "writes",
+        "sources",
     )
 
     def __init__(
         self,
         request: CommandRequest,
         kind: CallKind,
-        arrays: tuple[DeviceArray, ...],
-        place: int,
+        arrays: int,
+        access: tuple[tuple[int, Role], ...],
+        words: Mapping[int, Source],
+        *,
+        place: int | tuple[int, ...] = 0,
         new: NewResult | None = None,
         answer: HostAnswer | None = None,
-        places: tuple[int, ...] = (),
     ) -> None:
         self.kind: CallKind = kind
         self._engine: str = kind.later.engine
         """The name of its library, whose engine in the worker makes the call."""
         self.operation: str = request.operation
         self._key = object()
-        self._place = place
-        self.payload: bytes = with_holes(request.payload, places)
-        """The payload of its records, with zeros at `places`, where the words belong."""
-        self.places: tuple[int, ...] = places
-        self.head: bytes = ready_head(new_identity(), places)
-        """What is in front of the words."""
+        self.place: int | tuple[int, ...] = place
+        """The number of the array that is the result, or those of several; if that is not a new one."""
+        self.arrays: int = arrays
+        """The number of its arrays."""
+        self.access: tuple[tuple[int, Role], ...] = access
+        """Its access to the memory of the arrays, by their numbers. Of those that share a block only one is named."""
+        self.places: tuple[int, ...] = tuple(words)
+        """The places of the words in the payload."""
+        self.sources: tuple[Source, ...] = tuple(words.values())
+        self.payload: bytes = with_holes(request.payload, self.places)
+        """The payload of its records, with zeros at `places`."""
+        self.head: bytes = b""
+        """What is in front of the words in a ready record; empty if there are too many of them."""
+        if has_room(len(self.places), len(self.payload)):
+            self.head = ready_head(new_identity(), self.places)
         self.new: NewResult | None = new
-        """Its new result, whose address is each of the words; None if it has none."""
+        """Its new result; None if it has none."""
         self.answer: HostAnswer | None = answer
-        """Its answer on the host, whose place is the word; None if it has none."""
-        blocks = {array._block for array in arrays}
-        self.operands: tuple[Operand, ...] = tuple(each for each in request.operands if each[0] in blocks)
-        """Its access to memory, without that of a new result."""
-        self.blocks: tuple[Block, ...] = tuple(block for block, _ in self.operands)
-        self.reads: tuple[Block, ...] = tuple(block for block, role in self.operands if role is Role.READ)
-        self.writes: tuple[Block, ...] = tuple(block for block, role in self.operands if role is not Role.READ)
+        """Its answer on the host; None if it has none."""
 
-    @property
-    def repeats_exactly(self) -> bool:
-        """True if each of its records is the same."""
-        return not self.places
+    def operands(self, arrays: Sequence[object]) -> tuple[Operand, ...]:
+        """Return its access to these arrays."""
+        return tuple([(cast("DeviceArray", arrays[number])._block, role) for number, role in self.access])
+
+    def result(self, arrays: tuple[DeviceArray, ...]) -> object:
+        """Return the result of a call on these arrays, if it is no new one."""
+        place = self.place
+        return arrays[place] if type(place) is int else tuple([arrays[each] for each in place])  # type: ignore[union-attr]
+
+    def words(self, arrays: Sequence[DeviceArray], new: int) -> list[int]:
+        """Return the words of a call on these arrays."""
+        return [(new if number == NEW else arrays[number].address) + more for number, more in self.sources]
+
+    def new_result(self, memory: DeviceMemory) -> DeviceArray:
+        """Return an array for the new result."""
+        new = self.new
+        assert new is not None
+        result = memory.empty(new.shape, new.dtype)
+        result._form = new.form
+        return result
 
     def again(
         self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, result: DeviceArray | None = None
-    ) -> tuple[CommandRequest, DeviceArray]:
+    ) -> tuple[CommandRequest, Any]:
         """Return a request for one more such call, which has no answer, and the verb's result.
 
         `result` is the new result, if it was made already.
         """
         for array in arrays:
             check_usable(device, array)
-        new = self.new
-        if new is None:
-            return self._request(self.payload, self.operands, arrays, lane), arrays[self._place]
-        if result is None:
-            result = device.part(DeviceMemory).empty(new.shape, new.dtype)
-        payload = filled(self.payload, self.places, (result.address,) * len(self.places))
-        operands = (*self.operands, (result._block, new.role))
-        return self._request(payload, operands, (*arrays, result), lane), result
-
-    def _request(self, payload: bytes, operands: tuple[Operand, ...], keep: object, lane: int) -> CommandRequest:
-        return RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
+        operands, keep, address = self.operands(arrays), arrays, 0
+        if self.new is not None:
+            result = self.new_result(device.part(DeviceMemory)) if result is None else result
+            operands, keep, address = (*operands, (result._block, self.new.role)), (*arrays, result), result.address
+        payload = filled(self.payload, self.places, self.words(arrays, address))
+        request = RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
+        return request, self.result(arrays) if result is None else result
 
     # For launch paths.
 
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring, because the lane has run such a call before."""
-        return has_room(len(self.places), len(self.payload)) and self.kind.verb(generation, lane) is self.kind.later
+        return bool(self.head) and self.kind.verb(generation, lane) is self.kind.later
 
     def _of(self, thing: object) -> bool:
         return self.kind.is_of(thing)
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation and its access to memory. A new result is the last of the arguments."""
-        if self.new is None or not arguments:
-            return self.operation, self.operands
-        result = cast("DeviceArray", arguments[-1])
-        return self.operation, (*self.operands, (result._block, self.new.role))
+        """Return the operation and its access to memory. Behind the arrays is the block of a new result."""
+        if not arguments:
+            return self.operation, ()
+        operands = self.operands(arguments)
+        if self.new is not None:
+            operands = (*operands, (cast("Block", arguments[self.arrays]), self.new.role))
+        return self.operation, operands
 
 
 class KnownCalls(DevicePart):
-    """The known calls of one device, the newest last."""
+    """The known calls of one device, by their forms, the newest last."""
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
@@ -239,35 +317,71 @@ class KnownCalls(DevicePart):
 def _repeatable(
     arrays: tuple[DeviceArray, ...], requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
 ) -> KnownCall | None:
+    """Return what is kept of a verb; None unless it is one command, and only its words depend on its memory."""
     kind = requests[0].kind if len(requests) == 1 else None
-    if kind is None or any(type(array._storage) is not Storage for array in arrays):
+    if kind is None or kind.later.mode is not Mode.ENQUEUES or len(made) > 1:
+        return None
+    request, new = requests[0], made[0] if made else None
+    every = arrays if new is None else (*arrays, new)
+    if any(type(array._storage) is not Storage for array in every):
         return None  # a variable of a module moves
-    if kind.later.mode is not Mode.ENQUEUES:
+    words = _words(request, every)
+    if words is None:
         return None
-    request, given = requests[0], {array._block for array in arrays}
-    brought = [each for each in request.operands if each[0] not in given]
+    blocks, named = [array._block for array in arrays], {every[number]._block for number, _ in words.values()}
+    roles = dict(request.operands)
+    if not roles.keys() <= named:
+        return None  # the record says in another way where that is
+    new_role = None if new is None else roles.pop(new._block, None)
+    if not roles.keys() <= set(blocks):
+        return None
+    access = tuple((blocks.index(block), role) for block, role in roles.items())
     if request.answer is not None:
-        return _answering(request, kind, arrays, result) if not made and not brought else None
-    if not made:
-        place = next((place for place, array in enumerate(arrays) if array is result), None)
-        return None if brought or place is None else KnownCall(request, kind, arrays, place)
-    new = made[0]
-    if len(made) > 1 or result is not new or [block for block, _ in brought] != [new._block]:
+        answer = _answer_of(request, result)
+        words[STAGING_AT] = (NEW, 0)
+        return None if answer is None or made else KnownCall(request, kind, len(arrays), access, words, answer=answer)
+    if new is None:
+        place = _place_of(result, arrays)
+        return None if place is None else KnownCall(request, kind, len(arrays), access, words, place=place)
+    form = new._form or new._find_form()
+    if result is not new or new_role is None or form is None:
         return None
-    places = request.places_of(new)
-    if not places:
-        return None
-    return KnownCall(request, kind, arrays, 0, NewResult(new.shape, new.dtype, brought[0][1]), places=places)
+    last = len(arrays)
+    words = {place: (NEW if number == last else number, more) for place, (number, more) in words.items()}
+    found = NewResult(new.shape, new.dtype, new_role, form)
+    return KnownCall(request, kind, len(arrays), access, words, new=found)
 
 
-def _answering(
-    request: CommandRequest, kind: CallKind, arrays: tuple[DeviceArray, ...], result: object
-) -> KnownCall | None:
-    """Return a call whose result is its answer. It must be completed by a function, which holds nothing of the call."""
+def _place_of(result: object, arrays: Sequence[DeviceArray]) -> int | tuple[int, ...] | None:
+    """Return which of the arrays the result is, or which the items of a tuple are; None for anything else."""
+    numbers = {id(array): number for number, array in enumerate(arrays)}
+    if type(result) is tuple:
+        found = tuple([numbers[id(each)] for each in result if id(each) in numbers])
+        return found if len(found) == len(result) else None
+    return numbers.get(id(result))
+
+
+def _words(request: CommandRequest, arrays: Sequence[DeviceArray]) -> dict[int, Source] | None:
+    """Return the words that are addresses in the memory of `arrays`, by their places; None if that is not certain."""
+    addresses = request.addresses()
+    if addresses is None:
+        return None
+    found: dict[int, Source] = {}
+    for place, address in addresses:
+        number = next((number for number, array in enumerate(arrays) if array._block.holds(address)), None)
+        if number is not None:
+            found[place] = (number, address - arrays[number].address)
+    return found
+
+
+def _answer_of(request: CommandRequest, result: object) -> HostAnswer | None:
+    """Return the answer of a call, if it is the verb's result.
+
+    It must be completed by a function, which holds nothing of the call.
+    """
     answer, check = request.answer, request.check
     if answer is None or answer is not result or not (check is None or inspect.isfunction(check)):
         return None
     if check is not None and check.__closure__:
         return None
-    found = HostAnswer(answer.shape, answer.dtype, answer.nbytes, check)
-    return KnownCall(request, kind, arrays, 0, answer=found, places=(STAGING_AT,))
+    return HostAnswer(answer.shape, answer.dtype, answer.nbytes, check)

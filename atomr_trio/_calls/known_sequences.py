@@ -10,7 +10,6 @@ If its calls never wait, the words are those of a ready record (``_wire/ready.py
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar, cast
 
@@ -21,19 +20,18 @@ import trio
 from .._arrays.arrays import DeviceArray, Storage, check_usable
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CommandRequest, Series
-from .._generation.timeline import Launch, LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState
+from .._generation.requests import CallKind, CommandRequest, Series
+from .._generation.timeline import Launch, Operand
+from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._transfers.staging import Slot
 from .._transfers.transfers import Transfers
 from .._values.errors import DeviceError
 from .._values.statistics import Outcome
-from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
-from .._wire.ready import READY, has_room, new_identity, ready_head, with_holes
+from .._wire.protocol import Role
+from .._wire.ready import has_room, new_identity, ready_head, with_holes
 from .._wire.records.calls import WORD
 from .._wire.records.sequences import pack_words
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 from .batch_sender import BatchSender, ShortLaunches
 from .known import Question, question_of
 from .launching import AwaitedLaunch, LaunchPath
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from .._generation.generation import Generation
 
 from .sequences import CallSequence, SequenceRequest, Told, folded
+from .several_words import words_launcher
 
 T = TypeVar("T")
 
@@ -80,6 +79,7 @@ class KnownSequence:
         "_constant",
         "_engine",
         "_fills",
+        "_given",
         "_is_tuple",
         "_key",
         "_numbers",
@@ -100,12 +100,15 @@ class KnownSequence:
     def __init__(
         self,
         request: SequenceRequest,
+        arrays: Sequence[DeviceArray],
         made: Sequence[DeviceArray],
         results: Sequence[_Result],
         *,
         is_tuple: bool,
         told: Told | None = None,
     ) -> None:
+        self._given: tuple[tuple[Block, int], ...] = tuple((array._block, array.address) for array in arrays)
+        """The memory and the addresses of the arrays that it was given."""
         self.told: Told | None = told
         """What it tells of its answers; None if all of its results are on the device."""
         self.sequence: CallSequence = request.sequence
@@ -141,23 +144,57 @@ class KnownSequence:
         self._words = [*answered, *(word for word, *_ in self._fills)]
         """The words that differ each time."""
         self.places: tuple[int, ...] = tuple(kind.later.struct.size + WORD * word for word in self._words)
-        payload = kind.later.struct.pack(kind.plan.number) + pack_words(self._constant)
-        self.payload: bytes = with_holes(payload, self.places)
-        """The payload of its records, with zeros at `places`, where the words belong."""
-        fits = has_room(len(self.places), len(self.payload))
-        self.head: bytes = ready_head(new_identity(), self.places) if fits else b""
-        """What is in front of the words; nothing if they have no room in a ready record."""
         self._numbers = [places[block][0] if block in places else block for block, _ in request.operands]
         """The memory of each operand; new memory by its number."""
         roles: dict[Block | int, Role] = {}
         for block, (_, role) in zip(self._numbers, request.operands, strict=True):
             roles[block] = Role.OVERWRITE if size and block == len(kept) else role
         self._operands = list(roles.items())
+        self._complete()
+
+    def _complete(self) -> None:
+        """Set what depends on the arrays that it was given."""
+        kind = self.sequence.kind
+        payload = kind.later.struct.pack(kind.plan.number) + pack_words(self._constant)
+        self.payload: bytes = with_holes(payload, self.places)
+        """The payload of its records, with zeros at `places`, where the words belong."""
+        fits = has_room(len(self.places), len(self.payload))
+        self.head: bytes = ready_head(new_identity(), self.places) if fits else b""
+        """What is in front of the words; nothing if they have no room in a ready record."""
         fixed = [(block, role) for block, role in self._operands if not isinstance(block, int)]
         self.blocks: tuple[Operand, ...] = tuple(fixed)
         """The arrays that were given, with the access to them."""
         self.reads: tuple[Block, ...] = tuple(block for block, role in fixed if role is Role.READ)
         self.writes: tuple[Block, ...] = tuple(block for block, role in fixed if role is not Role.READ)
+
+    def of_others(self, arrays: Sequence[DeviceArray]) -> KnownSequence | None:
+        """Return the same for other arrays, which lie in the same way; None if that cannot be told.
+
+        Each array must have memory of its own, so that each address is in one of them.
+        """
+        moved = {block: array._block for (block, _), array in zip(self._given, arrays, strict=True)}
+        if len(moved) != len(arrays) or len(set(moved.values())) != len(arrays):
+            return None
+        constant, variable = self._constant.copy(), set(self._words)
+        for word in range(1, len(constant)):
+            if word in variable:
+                continue
+            address = constant[word]
+            places = (place for place, (block, _) in enumerate(self._given) if block.holds(address))
+            place = next(places, None)
+            if place is None:
+                return None
+            constant[word] = arrays[place].address + address - self._given[place][1]
+        other = KnownSequence.__new__(KnownSequence)
+        for name in ("_engine", "_fills", "_is_tuple", "_results", "_words", "new", "places", "sequence", "told"):
+            setattr(other, name, getattr(self, name))
+        other._key = object()
+        other._given = tuple((array._block, array.address) for array in arrays)
+        other._constant = constant
+        other._numbers = [each if isinstance(each, int) else moved[each] for each in self._numbers]
+        other._operands = [(each if isinstance(each, int) else moved[each], role) for each, role in self._operands]
+        other._complete()
+        return other
 
     def reads_torn(self) -> bool:
         """Return whether it writes to a torn array that it may also read: then it has to be planned anew."""
@@ -227,6 +264,11 @@ class KnownSequence:
 
     # For launch paths.
 
+    @property
+    def kind(self) -> CallKind:
+        """Its kind."""
+        return self.sequence.kind
+
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring: the lane has made it before, and nothing waits."""
         kind = self.sequence.kind
@@ -246,97 +288,6 @@ def _viewed(array: DeviceArray, view: _View) -> DeviceArray:
 
 
 # --- the short way ----------------------------------------------------------------------------------------------------
-
-_Launcher = Callable[[KnownSequence, tuple[object, ...], LaunchOwner, Sequence[DeviceArray], Sequence[int]], bool]
-"""A function of a sequence, the arrays to keep alive, the owner that is told of the end, the new arrays, and the words.
-
-It writes the record into the ring. It returns false, without any effect, if the sequence must go the general way.
-"""
-_FENCE_MASK: Final = 15
-"""A fence follows only every 16th record that others follow (see ``ring.py``)."""
-
-
-def _launcher_of(path: LaunchPath, sequence: KnownSequence) -> _Launcher | None:
-    """Return the function of a sequence for the lane of a path; None if it has none (yet)."""
-    launcher: _Launcher | None = path.launchers.get(sequence._key)
-    if launcher is None and not path.sender.refusing and sequence.may_be_short(path.generation, path.book.index):
-        launcher = _new_launcher(path, sequence)
-        path._keep(sequence, launcher)
-    return launcher
-
-
-def _new_launcher(path: LaunchPath, sequence: KnownSequence) -> _Launcher:
-    """Return that function, which is that of a call (``repeating.py``) with any number of words and new arrays."""
-    sender, book, here, number = path.sender, path.book, path.here, path.generation.number
-    kind = sequence.sequence.kind
-    verb = kind.later.number | path.verb & UNSIGNED | REPEATED
-    fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
-    ring, shared, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
-    assert ring is not None
-    slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
-    arena, order = path.generation.arena, path.generation.order
-    engine, count, head = kind.later.engine_number, len(sequence.places), sequence.head
-    payload, length = sequence.payload, READY.size + len(sequence.payload)
-    usage, operands, reads, writes = kind.usage, sequence.blocks, sequence.reads, sequence.writes
-    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{count}Q{len(payload)}s").pack_into
-    del sequence
-
-    @trio.lowlevel.enable_ki_protection
-    def launch(
-        sequence: KnownSequence,
-        given: tuple[object, ...],
-        owner: LaunchOwner,
-        arrays: Sequence[DeviceArray],
-        words: Sequence[int],
-    ) -> bool:
-        sent = sender.sent + 1
-        if not here() or (sent > path.last_record and not path.look_again()):
-            return False
-        # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if arena.quarantine:
-            return False
-        new = [array._storage.block for array in arrays]
-        for block in new:
-            if block.chunk.state is not ChunkState.READY:
-                return False
-            if block.readers and block.epoch == number:
-                for other, last in block.readers.items():
-                    if other != lane and shared[counter_word(other)] < last:
-                        return False
-            if order.others is not None and order.others.uses(block):
-                return False
-        for block, _ in operands:
-            if block.fast != token:
-                if not path.admit(operands):
-                    return False
-                break
-        ticket = book.issued + 1
-        me = (lane, ticket)
-        for block in writes:
-            block.writer = me
-            if block.readers:
-                block.readers = {}
-        for block in reads:
-            block.reader = me
-        for block in new:
-            block.epoch = number
-            block.writer = me
-            block.readers = {}
-            block.written = True
-            block.fast = token
-        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        pack_into(slots, at, sent, ticket, lane, engine, verb, count, length, head, *words, payload)
-        launches.append((ticket, owner, sequence, given))
-        book.issued = ticket
-        usage.last_use = sent
-        sender.sent = shared[RECORDS_SENT_WORD] = sent
-        if not sent & fence_mask or shared[WORKER_ASLEEP_WORD]:
-            announce()
-        if wakes and launches[0][0] == ticket:
-            wake()
-        return True
-
-    return launch
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
@@ -417,10 +368,24 @@ class KnownSequences(DevicePart):
         """False if each array has its own guards: arrays between the calls must not be parts of one."""
         self.find: Callable[[Hashable], KnownSequence | None] = self._known.get
         """Return the sequence of a key, if it was made before."""
+        self._alike: dict[Hashable, KnownSequence] = {}
+        """By the arguments too, but with the layout of each array in its place."""
+
+    def find_alike(self, key: Hashable, question: Question) -> KnownSequence | None:
+        """Return the sequence of a verb that was made with arrays of the same layouts, for those of the question."""
+        alike = self._alike.get(key)
+        if alike is None or any(type(array._storage) is not Storage for array in question[1]):
+            return None
+        known = alike.of_others(question[1])
+        if known is None or known.reads_torn():
+            return None
+        self._keep(self._known, question[0], known)
+        return known
 
     def learn(
         self,
         question: Question,
+        alike: Hashable,
         requests: Sequence[CommandRequest],
         made: Sequence[DeviceArray],
         result: object,
@@ -436,10 +401,14 @@ class KnownSequences(DevicePart):
         results = [_result(one, arrays, made, told) for one in each]
         if _UNKNOWN in results:
             return
-        known = KnownSequence(requests[0], made, results, is_tuple=isinstance(result, tuple), told=told)
-        if self._known.pop(key, None) is None and len(self._known) >= _MOST_KNOWN:
-            del self._known[next(iter(self._known))]
-        self._known[key] = known
+        known = KnownSequence(requests[0], arrays, made, results, is_tuple=isinstance(result, tuple), told=told)
+        self._keep(self._known, key, known)
+        self._keep(self._alike, alike, known)
+
+    def _keep(self, where: dict[Hashable, KnownSequence], key: Hashable, known: KnownSequence) -> None:
+        if where.pop(key, None) is None and len(where) >= _MOST_KNOWN:
+            del where[next(iter(where))]
+        where[key] = known
 
 
 _UNKNOWN: Final = -1
@@ -472,6 +441,18 @@ def _question_of(
     return None if question is None else ((library._is_awaited, question[0]), question[1])
 
 
+def _alike(library: Library, plan: Callable[..., object], arguments: Sequence[object], keywords: Any) -> Hashable:
+    """Return the key of a verb that has a question, with the layout of each array in its place."""
+    parts: list[Hashable] = [library._is_awaited, plan, *keywords]
+    for value in (*arguments, *keywords.values()):
+        if isinstance(value, DeviceArray):
+            parts += (value.shape, value.strides, value.dtype, value.address % _ALIGNMENT, value._covers_block)
+        else:
+            parts += cast("tuple[Hashable, ...]", (type(value), value))
+            parts += map(type, value) if isinstance(value, tuple) else ()
+    return tuple(parts)
+
+
 class SequencedLibrary(Library):
     """The base of the forms of a library whose verbs are sequences."""
 
@@ -502,11 +483,16 @@ class SequencedLibrary(Library):
             again: Any = await self._repeat(sequence, question[1])
             return cast("T", again)
         await self._begin_verb(plan, arguments, keywords)
+        alike = None if question is None else _alike(self, plan, arguments, keywords)
+        sequence = None if question is None else sequences.find_alike(alike, question)
+        if question is not None and sequence is not None:
+            again = await self._repeat(sequence, question[1], first=True)
+            return cast("T", again)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
         if question is not None:
-            sequences.learn(question, made, planner._made, result, planner._told)
+            sequences.learn(question, alike, made, planner._made, result, planner._told)
         return result
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
@@ -518,17 +504,26 @@ class SequencedLibrary(Library):
         if question is not None and sequence is not None and not sequence.reads_torn():
             again: Any = self._send_again(batch, sequence, question[1])
             return cast("T", again)
+        alike = None if question is None else _alike(self, plan, arguments, keywords)
+        sequence = None if question is None else sequences.find_alike(alike, question)
+        if question is not None and sequence is not None:
+            again = self._send_again(batch, sequence, question[1], first=True)
+            return cast("T", again)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
+        self._rehearse(requests)
         if question is not None:
-            sequences.learn(question, requests, planner._made, result, planner._told)
+            sequences.learn(question, alike, requests, planner._made, result, planner._told)
         return result
 
     @trio.lowlevel.enable_ki_protection
-    async def _repeat(self, sequence: KnownSequence, arrays: tuple[DeviceArray, ...]) -> object:
-        """Make a known sequence once more, and wait until it is done. Returns the verb's result."""
+    async def _repeat(self, sequence: KnownSequence, arrays: tuple[DeviceArray, ...], *, first: bool = False) -> object:
+        """Make a known sequence once more, and wait until it is done. Returns the verb's result.
+
+        The `first` with these arrays goes the general way: most arrays that are new are not used again.
+        """
         device, launches, size = self._device, self._launches, sequence.sequence.answer_bytes
         await trio.lowlevel.checkpoint_if_cancelled()
         new = sequence.make(device.part(DeviceMemory))
@@ -536,7 +531,7 @@ class SequencedLibrary(Library):
         staging, actor = device.part(Transfers).staging, device.actor_of(sequence.sequence.kind.later)
         path, mailbox = launches.present_path(), actor.mailbox
         may_begin = mailbox.posted == mailbox.taken and actor.current is None and (not size or staging.has_free(size))
-        launcher = _launcher_of(path, sequence) if path is not None and may_begin else None
+        launcher = words_launcher(path, sequence) if path is not None and may_begin and not first else None
         if path is not None and launcher is not None:
             awaited = _AwaitedSequence(path, mailbox, staging.acquire_nowait(size) if size else None)
             words = sequence.words(new, 0 if awaited.slot is None else awaited.slot.place)
@@ -556,12 +551,14 @@ class SequencedLibrary(Library):
         return sequence.result(arrays, new, into)
 
     @trio.lowlevel.enable_ki_protection
-    def _send_again(self, batch: BatchSender, sequence: KnownSequence, arrays: tuple[DeviceArray, ...]) -> object:
-        """Send a known sequence once more in a batch. Returns the verb's result."""
+    def _send_again(
+        self, batch: BatchSender, sequence: KnownSequence, arrays: tuple[DeviceArray, ...], *, first: bool = False
+    ) -> object:
+        """Send a known sequence once more in a batch. Returns the verb's result. See `_repeat` for the `first`."""
         path, size = batch.path, sequence.sequence.answer_bytes
         new = sequence.make(self._device.part(DeviceMemory))
         into = () if sequence.told is None else sequence.told.new()
-        launcher = None if path is None else _launcher_of(path, sequence)
+        launcher = None if path is None or first else words_launcher(path, sequence)
         if launcher is not None:
             slot = self._device.part(Transfers).staging.acquire_for_batch(size) if size else None
             if slot is not None or not size:

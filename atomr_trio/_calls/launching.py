@@ -41,7 +41,6 @@ from .._wire.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
-    RECORDS_READ_WORD,
     RECORDS_SENT_WORD,
     UNSIGNED,
     WORKER_ASLEEP_WORD,
@@ -49,10 +48,10 @@ from .._wire.protocol import (
     counter_word,
 )
 from .._wire.records.module import LAUNCH
-from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT, SLOTS
+from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 from .encoder import encoder
 from .known import HostAnswer, KnownCall
-from .repeating import CallLauncher, RepeatedCall, call_launcher
+from .repeating import CallLauncher, FixedCall, RepeatedCall, call_launcher, fixed_launcher
 
 if TYPE_CHECKING:
     from .._generation.actor import Actor
@@ -151,16 +150,8 @@ class LaunchPath:
 
     def look_again(self) -> bool:
         """Return whether one more launch may go this way, as things are now."""
-        sender, book = self.sender, self.book
-        if sender.refusing:
-            return False
-        if sender.outbox:  # sent first, so that the room that it frees counts for the next launch
-            sender.drain()
-            return False
-        words = sender.words
-        tickets = words[self.counter] + self.limit - book.issued
-        slots = words[RECORDS_READ_WORD] + SLOTS - sender.sent
-        room = min(tickets, slots)
+        sender = self.sender
+        room = sender.room(self.counter, self.book.issued, self.limit)
         self.last_record = sender.sent + room
         return room > 0
 
@@ -182,25 +173,27 @@ class LaunchPath:
         self._keep(call, launcher)
         return launcher
 
-    def learn_graph(self, launch: RepeatedCall) -> CallLauncher:
+    def learn_graph(self, launch: FixedCall) -> CallLauncher:
         """Prepare the short way for the launches of a graph that the worker has built, and return it."""
         launcher: CallLauncher | None = self.launchers.get(launch._key)
         if launcher is None:
-            launcher = call_launcher(self, launch)
+            launcher = fixed_launcher(self, launch)
             self._keep(launch, launcher)
         return launcher
 
     def admit(self, operands: Sequence[Operand]) -> bool:
         """Return whether a call on these need not wait for any other lane, and make them ready to be noted.
 
-        It has no effect if it returns false: others would wait for a ticket that may never be issued.
+        It has no effect if it returns false: others would wait for a ticket that may never be issued. Arrays of another
+        device, or of memory that is not the arena's, are left to the general way.
         """
         generation, lane, token = self.generation, self.book.index, self.token
-        if generation.arena.quarantine:
+        arena = generation.arena
+        if arena.quarantine:
             return False
         reached, number = generation.timeline.reached, generation.number
         for block, role in operands:
-            if block.fast != token and not self._is_free(block, role, reached):
+            if block.fast != token and not (block in arena.blocks and self._is_free(block, role, reached)):
                 return False
         for block, role in operands:
             if block.fast != token:
@@ -214,8 +207,7 @@ class LaunchPath:
     def admit_all(self, arguments: Sequence[object]) -> bool:
         """Make the arrays among a kernel's arguments its lane's alone, if no other lane has work on any of them.
 
-        Returns whether something has changed, so that the launch may be tried again. Arrays of another device, or of
-        memory that is not the arena's, are left to the general way.
+        Returns whether something has changed, so that the launch may be tried again.
         """
         arena = self.generation.arena
         if not arena.quarantine:
@@ -517,13 +509,18 @@ class UnheardLaunches:
 
 
 class AwaitedAnswer(AwaitedLaunch):
-    """A call whose answer comes to the host in a slot. Its task has the slot once it has waited without an error."""
+    """A call whose answer comes to the host in a slot. Its task leaves the slot when it does not wait any more."""
 
     __slots__ = ("slot",)
 
     def __init__(self, path: LaunchPath, mailbox: Mailbox, slot: Slot) -> None:
         super().__init__(path, mailbox)
         self.slot: Slot = slot
+
+    def leave(self) -> None:
+        """Release the slot, unless the call is not done: then its end does."""
+        if self._done and self._error is None:
+            self.slot.release()
 
     def _end(self, kind: Outcome) -> None:
         # A slot of a lost worker is released at once, so that it is kept back while the worker may write it.
@@ -607,7 +604,7 @@ class AwaitedLaunches(DevicePart):
         actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
         new, mailbox = call.new, actor.mailbox
-        result: Any = None if new is None else self._memory.empty(new.shape, new.dtype)
+        result: Any = None if new is None else call.new_result(self._memory)
         path = self.path or self.present_path()
         if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
             launcher = path.launchers.get(call._key) or path.learn_call(call)
@@ -618,10 +615,12 @@ class AwaitedLaunches(DevicePart):
                 if new is None:
                     if launcher(call, arrays, awaited):
                         await awaited.wait()
-                        return arrays[call._place]
-                elif launcher(call, (*arrays, result), awaited, result._storage.block):
-                    await awaited.wait()
-                    return result
+                        return call.result(arrays)
+                else:
+                    block = result._storage.block
+                    if launcher(call, (*arrays, block), awaited, block):
+                        await awaited.wait()
+                        return result
         if call.answer is not None:
             return None
         request, result = call.again(self.device, arrays, LANE_COMPUTE, result)
@@ -647,10 +646,12 @@ class AwaitedLaunches(DevicePart):
         if not launcher(call, arrays, awaited, None, awaited.slot.place):
             awaited.slot.release()
             return None
-        await awaited.wait()
-        value = answer.new()
-        error = answer.fetch(awaited.slot, value)
-        awaited.slot.release()
+        try:
+            await awaited.wait()
+            value = answer.new()
+            error = answer.fetch(awaited.slot, value)
+        finally:
+            awaited.leave()
         if error is not None:
             raise error
         return value

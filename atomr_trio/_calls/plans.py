@@ -16,11 +16,11 @@ import contextlib
 import functools
 import os
 import weakref
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CallKind, CommandRequest, Usage
+from .._generation.requests import CallKind, CommandRequest, Rehearsal, Usage
 from .._generation.timeline import Command, Operand, Unwatched
 from .._values.errors import DeviceError, OutOfHostMemory
 from .._values.shortage import host_limits
@@ -138,6 +138,26 @@ class PlanRequest(CommandRequest):
         """The plan that it executes."""
         return self._kind
 
+    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
+        """Return the offsets in the payload of an array's address; none if another address points into the array."""
+        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
+        if any(self._addresses[at] != array.address for at in inside):
+            return ()
+        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
+
+    @property
+    def place_of_scalars(self) -> int:
+        """The offset of the scalars in the payload."""
+        return PLACE_OF_ADDRESSES + WORD * len(self._addresses)
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the execution, which is the same for all of a plan."""
+        plan = self._kind.plan
+        yield (
+            (plan.table.engine, plan.number),
+            lambda: Rehearsal(plan.table.execute, self._payload, self.operation, plan.number),
+        )
+
     def start(self, generation: Generation) -> None:
         """Publish the record, after the definition of the plan where that is missing."""
         self._kind.precede(generation, self.lane)
@@ -149,12 +169,8 @@ class PlanRequest(CommandRequest):
         """Return the verb of this execution."""
         return self._kind.verb(generation, self.lane)
 
-    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        """See `CommandRequest.places_of`. An address inside the array, but not of its beginning, may be anything."""
-        inside = [at for at, address in enumerate(self._addresses) if array._block.holds(address)]
-        if any(self._addresses[at] != array.address for at in inside):
-            return ()
-        return tuple(PLACE_OF_ADDRESSES + WORD * at for at in inside)
+    def addresses(self) -> tuple[tuple[int, int], ...]:
+        return tuple((PLACE_OF_ADDRESSES + WORD * at, address) for at, address in enumerate(self._addresses))
 
 
 class Plans(DevicePart):

@@ -1,28 +1,38 @@
-"""The short way of a repeated call into the ring: one function for each call and lane.
+"""The short way of a repeated call into the ring: one function for each form of calls and each lane.
 
 It is the same for every call: whether its result is an array that it was given, a new one, or a number on the host, and
 whether it is awaited or of a batch. What differs from one call to the next are the words of its record
-(``_wire/ready.py``), which are all the same one: the address of the new result, or the place of the answer.
+(``_wire/ready.py``): the addresses of its arrays, and of a new result or the place of an answer. The launch of a graph
+is a call without words, on memory that is always the same.
+
+The function is generated, as the encoder of a kernel's arguments is (``encoder.py``): a loop over the arrays took twice
+as long. Its text contains only numbers. The memory of a graph may be thousands of blocks, so there it is a loop.
 
 The blocks of a call are looked at one by one. Those that only this lane has used are recognised by `Block.fast`. For
 any other, `LaunchPath.admit` finds whether something of another lane must be waited for. A ready record has no waits,
 so then the call goes the general way. A new result is a block that was perhaps just freed: the work that still runs on
 it counts in the same way.
+
+A call keeps its arrays alive until it is done, but only the block of its new result. So a result that is dropped at
+once gives its memory to the next call of the same lane, which runs behind this one.
 """
 
 from __future__ import annotations
 
+import functools
 import struct
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
 from .._generation.requests import CallKind
 from .._generation.timeline import Launchable, Operand
 from .._memory.arena import Block, ChunkState
-from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, counter_word
+from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
 from .._wire.ready import READY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .known import NEW, KnownCall, Source
 
 if TYPE_CHECKING:
     from .._generation.timeline import LaunchOwner
@@ -38,11 +48,6 @@ class RepeatedCall(Launchable, Protocol):
     payload: bytes
     """The payload of its records, with zeros at `places`."""
     places: tuple[int, ...]
-    operands: tuple[Operand, ...]
-    """Its access to memory, without that of a new result."""
-    blocks: tuple[Block, ...]
-    reads: tuple[Block, ...]
-    writes: tuple[Block, ...]
 
     @property
     def _key(self) -> object:
@@ -52,8 +57,18 @@ class RepeatedCall(Launchable, Protocol):
         """Return whether it is of this module or plan, and ends with it."""
 
 
+class FixedCall(RepeatedCall, Protocol):
+    """A call that is always on the same memory."""
+
+    operands: tuple[Operand, ...]
+    """Its access to memory."""
+    blocks: tuple[Block, ...]
+    reads: tuple[Block, ...]
+    writes: tuple[Block, ...]
+
+
 class CallLauncher(Protocol):
-    """The function of one call."""
+    """The function of one form of calls."""
 
     def __call__(
         self,
@@ -66,79 +81,168 @@ class CallLauncher(Protocol):
     ) -> bool:
         """Write the record of the call into the ring. Returns false, without any effect, if it must go the general way.
 
-        `given` are the arrays of the call, with the new result at the end, which are kept alive until the call is done.
-        `new` is the block of the new result; without one, `word` is the word of the record. `owner` is told of the end.
+        `given` is kept alive until the call is done. It begins with the arrays of a call that is not always on the
+        same memory, and with `new`, the block of its new result, behind them. Without a new result, `word` is the place
+        of the answer. `owner` is told of the end.
         """
 
 
-def call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher:
-    """Return the function of a call for the lane of a path. It holds no array of the call."""
-    sender, book, here, number = path.sender, path.book, path.here, path.generation.number
-    verb = call.kind.later.number | path.verb & UNSIGNED | REPEATED
-    fence_mask, wakes = path.fence_mask, path.wakes
-    ring, words, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
-    assert ring is not None
-    slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
-    arena, order = path.generation.arena, path.generation.order
-    engine, count, head = call.kind.later.engine_number, len(call.places), call.head
-    payload, length = call.payload, READY.size + len(call.payload)
-    usage = call.kind.usage
-    blocks, reads, writes, operands = call.blocks, call.reads, call.writes, call.operands
-    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{count}Q{len(payload)}s").pack_into
-    del call
-
-    @trio.lowlevel.enable_ki_protection
-    def launch(
-        call: RepeatedCall,
-        given: tuple[object, ...],
-        owner: LaunchOwner,
-        new: Block | None = None,
-        word: int = 0,
-        /,
-    ) -> bool:
-        sent = sender.sent + 1
-        if not here() or (sent > path.last_record and not path.look_again()):
+_TEXT = """
+def launch(call, given, owner, new=None, word=0):
+    sent = sender.sent + 1
+    if not here() or (sent > path.last_record and not path.look_again()):
+        return False
+    # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
+{arrays}{new}{checks}\
+    ticket = book.issued + 1
+    me = (lane, ticket)
+{notes}\
+    at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
+    pack_into(slots, at, sent, ticket, lane, engine, verb, {count}, length, head, {words}payload)
+    launches.append((ticket, owner, call, given))
+    book.issued = ticket
+    usage.last_use = sent
+    sender.sent = words[SENT] = sent
+    if not sent & fence_mask or words[ASLEEP]:
+        announce()
+    if wakes and launches[0][0] == ticket:
+        wake()
+    return True
+"""
+_ARRAY = """\
+    a{i} = given[{i}]
+    b{i} = a{i}._storage.block
+"""
+_NEW = """\
+    word = new.address
+    if not may_take(new):
+        return False
+"""
+_CHECKS = """\
+    if {different}:
+        if not path.admit(({operands})):
             return False
-        # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if new is not None:
-            word = new.address
-            if new.chunk.state is not ChunkState.READY or arena.quarantine:
+"""
+_READS = "    b{i}.reader = me\n"
+_WRITES = """\
+    b{i}.writer = me
+    if b{i}.readers:
+        b{i}.readers = {{}}
+"""
+_TAKES = """\
+    new.epoch = number
+    new.writer = me
+    new.readers = {}
+    new.written = True
+    new.fast = token
+"""
+_CHECKS_OF_FIXED = """\
+    for used in blocks:
+        if used.fast != token:
+            if not path.admit(operands):
                 return False
-            if new.readers and new.epoch == number:
-                for other, last in new.readers.items():
-                    if other != lane and words[counter_word(other)] < last:
-                        return False
-            if order.others is not None and order.others.uses(new):
-                return False
-        for used in blocks:
-            if used.fast != token:
-                if not path.admit(operands):
-                    return False
-                break
-        ticket = book.issued + 1
-        me = (lane, ticket)
-        for used in writes:
-            used.writer = me
-            if used.readers:
-                used.readers = {}
-        for used in reads:
-            used.reader = me
-        if new is not None:
-            new.epoch = number
-            new.writer = me
-            new.readers = {}
-            new.written = True
-            new.fast = token
-        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        pack_into(slots, at, sent, ticket, lane, engine, verb, count, length, head, *(word,) * count, payload)
-        launches.append((ticket, owner, call, given))
-        book.issued = ticket
-        usage.last_use = sent
-        sender.sent = words[RECORDS_SENT_WORD] = sent
-        if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
-            announce()
-        if wakes and launches[0][0] == ticket:
-            wake()
-        return True
+            break
+"""
+_NOTES_OF_FIXED = """\
+    for used in writes:
+        used.writer = me
+        if used.readers:
+            used.readers = {}
+    for used in reads:
+        used.reader = me
+"""
 
-    return launch
+
+def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, new: bool) -> str:
+    """Return the text of the function for calls with this access to their arrays."""
+    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i != NEW)])
+    operands = "".join(f"(b{i}, {role.name}), " for i, role in access)
+    different = " or ".join(f"b{i}.fast != token" for i, _ in access)
+    notes = "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
+    words = (f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, " for i, more in sources)
+    return _TEXT.format(
+        arrays="".join(_ARRAY.format(i=i) for i in named),
+        new=_NEW if new else "",
+        checks=_CHECKS.format(different=different, operands=operands) if access else "",
+        notes=notes + (_TAKES if new else ""),
+        count=len(sources),
+        words="".join(words).replace(" + 0, ", ", "),
+    )
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], new: bool) -> Any:
+    return compile(_text(access, sources, new=new), "<a repeated call>", "exec")
+
+
+_OF_FIXED = compile(
+    _TEXT.format(arrays="", new="", checks=_CHECKS_OF_FIXED, notes=_NOTES_OF_FIXED, count=0, words=""),
+    "<a repeated call>",
+    "exec",
+)
+
+
+def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
+    """Return the function of a form of calls for the lane of a path. It holds no array."""
+    code = _compiled(call.access, call.sources, call.new is not None)
+    return _launcher(path, call, code, {"may_take": _taker(path), "number": path.generation.number})
+
+
+def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
+    """Return the function of a call that is always on the same memory, for the lane of a path. It holds no array."""
+    fixed = {"blocks": call.blocks, "operands": call.operands, "reads": call.reads, "writes": call.writes}
+    return _launcher(path, call, _OF_FIXED, fixed)
+
+
+def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, Any]) -> CallLauncher:
+    sender, book, kind, ring = path.sender, path.book, call.kind, path.sender.ring
+    assert ring is not None
+    words, payload = len(call.places), len(call.payload)
+    names: dict[str, Any] = {
+        **{role.name: role for role in Role},
+        **more,
+        "ASLEEP": WORKER_ASLEEP_WORD,
+        "SENT": RECORDS_SENT_WORD,
+        "SLOT_MASK": SLOT_MASK,
+        "SLOT_SHIFT": SLOT_SHIFT,
+        "announce": sender.announce,
+        "book": book,
+        "engine": kind.later.engine_number,
+        "fence_mask": path.fence_mask,
+        "head": call.head,
+        "here": path.here,
+        "lane": book.index,
+        "launches": book.launches,
+        "length": READY.size + payload,
+        "pack_into": struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{words}Q{payload}s").pack_into,
+        "path": path,
+        "payload": call.payload,
+        "sender": sender,
+        "slots": ring.slots,
+        "token": path.token,
+        "usage": kind.usage,
+        "verb": kind.later.number | path.verb & UNSIGNED | REPEATED,
+        "wake": path.generation.settler.wake,
+        "wakes": path.wakes,
+        "words": sender.words,
+    }
+    found: dict[str, Callable[..., bool]] = {}
+    exec(code, names, found)
+    return cast("CallLauncher", trio.lowlevel.enable_ki_protection(found["launch"]))
+
+
+def _taker(path: LaunchPath) -> Callable[[Block], bool]:
+    """Return a function that tells whether the lane may write a new block without waiting for anything."""
+    arena, order, words = path.generation.arena, path.generation.order, path.sender.words
+    lane, number = path.book.index, path.generation.number
+
+    def may_take(new: Block) -> bool:
+        if new.chunk.state is not ChunkState.READY or arena.quarantine:
+            return False
+        if new.readers and new.epoch == number:
+            for other, last in new.readers.items():
+                if other != lane and words[counter_word(other)] < last:
+                    return False
+        return order.others is None or not order.others.uses(new)
+
+    return may_take

@@ -10,14 +10,14 @@ crosses with each call is its number and the addresses. So a verb is one record 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from .._generation.requests import CallKind, CommandRequest, Series
+from .._generation.requests import CallKind, CommandRequest, Rehearsal, Series
 from .._generation.timeline import Command, Operand
 from .._memory.arena import Block
 from .._transfers.memory import tear_halves
@@ -134,7 +134,7 @@ class SequenceRequest(SlotRequest):
     With `decides`, an answer may refuse what follows of the same verb.
     """
 
-    __slots__ = ("_blocks", "_decides", "into", "sequence", "told", "words")
+    __slots__ = ("_blocks", "_calls", "_decides", "into", "sequence", "told", "words")
 
     def __init__(
         self,
@@ -146,15 +146,23 @@ class SequenceRequest(SlotRequest):
         keep: object,
         decides: bool = False,
         blocks: Sequence[Block] | None = None,
+        calls: Sequence[CallRequest] = (),
     ) -> None:
         super().__init__(sequence.kind.later, operands, lane=lane, operation=sequence.operation, keep=keep)
         self.sequence: CallSequence = sequence
         self._blocks = [block for block, _ in operands] if blocks is None else blocks
         self.words: list[int] = words
         self._decides = decides
+        self._calls = calls
+        """The calls that were planned; none for a repetition."""
         self.told: Told | None = None
         self.into: tuple[npt.NDArray[Any], ...] = ()
         """The arrays that are told into, for a repetition."""
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the calls that were planned, each by itself."""
+        for call in self._calls:
+            yield from call.rehearsals()
 
     @property
     def decides(self) -> bool:
@@ -211,7 +219,7 @@ def folded(library: Library, requests: Sequence[CommandRequest | Series], spared
     originals: list[CommandRequest] = []
 
     def end(*, decides: bool = False) -> None:
-        if any(type(each) is not CommandRequest for each in originals):
+        if any(each.takes_slot for each in originals):
             found.append(_made_of(library, run, decides=decides))
         else:  # there is nothing to gain for a copy alone
             found.extend(originals)
@@ -252,7 +260,7 @@ def _parts_of(request: CommandRequest | Series) -> list[_Part] | None:
     if isinstance(request, CallRequest):
         part = _part_of_call(request)
         return None if part is None else [part]
-    if type(request) is CommandRequest and request.verb in _ADDRESSES:
+    if isinstance(request, CommandRequest) and request.verb in _ADDRESSES and not request.takes_slot:
         payload = request.payload
         places = _ADDRESSES[request.verb]
         addresses = tuple((place, int.from_bytes(payload[place : place + WORD], "little")) for place in places)
@@ -305,7 +313,8 @@ def _made_of(library: Library, parts: Sequence[_Part], *, decides: bool) -> Sequ
         answered,
     )
     keep = [part.request.keep for part in parts]
-    return SequenceRequest(sequence, words, operands, lane=calls[0].lane, keep=keep, decides=decides)
+    lane = calls[0].lane
+    return SequenceRequest(sequence, words, operands, lane=lane, keep=keep, decides=decides, calls=calls)
 
 
 def _without(payload: bytes, holes: Sequence[Hole]) -> bytes:

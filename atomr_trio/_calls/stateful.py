@@ -17,23 +17,27 @@ the one before it, which the error of an execution that fails or is lost tells.
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import trio
 
-from .._arrays.arrays import DeviceArray
+from .._arrays.arrays import DeviceArray, Storage
 from .._arrays.memory import DeviceMemory
+from .._generation.requests import CallKind, Rehearsal
 from .._generation.timeline import Command, Launch, Operand
+from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
 from .._wire.programs import Program
-from .._wire.protocol import Verb
-from .._wire.records.plans import PlanTable
+from .._wire.protocol import Role, Verb
+from .._wire.ready import has_room, new_identity, ready_head, with_holes
+from .._wire.records.plans import PlanTable, pack_addresses
 from .batch_sender import BatchSender, ShortLaunches
 from .known import KnownCall, _repeatable
 from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
 from .plans import Plan, PlanKind, PlanRequest, Plans
+from .several_words import words_launcher
 
 if TYPE_CHECKING:
     from .._generation.core import DeviceCore
@@ -44,12 +48,13 @@ if TYPE_CHECKING:
 class StatefulPlan(Plan):
     """A plan with a state. `make` returns the program that brings it to a state, which is compared by its value."""
 
-    __slots__ = ("_plans", "_state", "_there", "kind")
+    __slots__ = ("_make_in", "_plans", "_state", "_there", "kind")
 
     def __init__(
         self, device: DeviceCore, table: PlanTable, make: Callable[[Any], Program], addresses: int, operation: str
     ) -> None:
         super().__init__(table, None, device.next_number(), lambda: make(self._state), (0,) * addresses, operation)
+        self._make_in = make
         self.lasts = False
         self._plans = device.part(Plans)
         self.kind: PlanKind = PlanKind(self._plans, self)
@@ -63,6 +68,11 @@ class StatefulPlan(Plan):
         """See `Plan.definition`. It is made for the next execution, each time."""
         self._content = b""
         return super().definition(allowed)
+
+    def content_in(self, state: object) -> tuple[int, bytes]:
+        """Return the end of the record that defines it in a state, behind the length of the program in that."""
+        program = self._make_in(state).encode()
+        return len(program), program + pack_addresses(self.example)
 
     @property
     def was_used(self) -> bool:
@@ -95,9 +105,12 @@ class StatefulPlan(Plan):
 
 
 class StatefulRequest(PlanRequest):
-    """One execution of such a plan, from a state to another. The library waits in one that `blocks`."""
+    """One execution of such a plan, from a state to another. The library waits in one that `blocks`.
 
-    __slots__ = ("_behind", "_blocks", "_plan", "_state")
+    Executions of one `variant` make the same calls, with other numbers.
+    """
+
+    __slots__ = ("_behind", "_blocks", "_plan", "_state", "_variant")
 
     def __init__(
         self,
@@ -112,15 +125,27 @@ class StatefulRequest(PlanRequest):
         operation: str,
         keep: object,
         blocks: bool = False,
+        variant: Hashable = None,
     ) -> None:
         super().__init__(plan.kind, addresses, scalars, operands, lane=lane, operation=operation, keep=keep)
         self._plan = plan
         self._state = state
         self._behind = behind
         self._blocks = blocks
+        self._variant = variant
 
     def _verb_in(self, generation: Generation) -> Verb:
         return self._kind.first if self._blocks else super()._verb_in(generation)
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the execution, of a plan in the state before it."""
+        if not self._blocks:
+            yield (self._plan.table.engine, self._plan.number, self._variant), self._rehearsal
+
+    def _rehearsal(self) -> Rehearsal:
+        table = self._plan.table
+        program = (table, *self._plan.content_in(self._state))
+        return Rehearsal(table.execute, self._payload, self.operation, program=program)
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after a definition in its state where the plan is not in that."""
@@ -138,7 +163,8 @@ class StatefulRequest(PlanRequest):
 class Position(NamedTuple):
     """Where an execution begins, which its error tells."""
 
-    plan: StatefulPlan
+    plan: StatefulPlan | None
+    """Its plan, if that has a state."""
     plain: Callable[[], dict[str, object]]
 
 
@@ -190,9 +216,10 @@ class _AwaitedExecution(AwaitedLaunch):
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
-    position = launch[3][0]
+    position = launch[3][-1]
     assert isinstance(position, Position)
-    position.plan.failed()
+    if position.plan is not None:
+        position.plan.failed()
     error.position = position.plain()
 
 
@@ -240,14 +267,15 @@ class KnownExecution:
             launcher = None if batch.over else path.learn_call(call)
             if launcher is None:
                 return None
-        owner = batch.owner(call, _BatchExecutions)
+        owner = batch.owner(call.kind, _BatchExecutions)
         position = Position(plan, plain)
         if call.new is None:
             result = arrays[0]
-            went = launcher(call, (position, result), owner)
+            went = launcher(call, (result, position), owner)
         else:
-            result = batch.device.part(DeviceMemory).empty(call.new.shape, call.new.dtype)
-            went = launcher(call, (position, result), owner, result._storage.block)
+            result = call.new_result(batch.device.part(DeviceMemory))
+            block = result._storage.block
+            went = launcher(call, (block, position), owner, block)
         if not went:
             return None
         owner.begun.append(position)
@@ -280,11 +308,152 @@ class KnownExecution:
         awaited = _AwaitedExecution(path, mailbox, position)
         if call.new is None:
             result = arrays[0]
-            went = launcher(call, (position, result), awaited)
+            went = launcher(call, (result, position), awaited)
         else:
-            result = launches.device.part(DeviceMemory).empty(call.new.shape, call.new.dtype)
-            went = launcher(call, (position, result), awaited, result._storage.block)
+            result = call.new_result(launches.device.part(DeviceMemory))
+            block = result._storage.block
+            went = launcher(call, (block, position), awaited, block)
         if not went:
             return None
         plan.begun(path.generation, behind)
         return awaited, result
+
+
+class KnownNumbered:
+    """An execution of a plan that was made before, and differs in numbers among its scalars.
+
+    Such a plan has no state: the numbers say where it begins, and only its error needs to tell that.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_engine",
+        "_key",
+        "_new",
+        "_new_operands",
+        "_operation",
+        "blocks",
+        "head",
+        "kind",
+        "payload",
+        "places",
+        "reads",
+        "writes",
+    )
+
+    def __init__(self, request: PlanRequest, made: Sequence[DeviceArray], places: Sequence[int]) -> None:
+        self.kind: CallKind = request.kind
+        self._engine: str = self.kind.later.engine
+        self._key = object()
+        self._new = [(each.shape, each.dtype) for each in made]
+        self._operation = request.operation
+        addresses = request.places_of(made[0]) if made else ()
+        self.places: tuple[int, ...] = (
+            *addresses,
+            *(request.place_of_scalars + place for place in places),
+        )
+        self.payload: bytes = with_holes(request.payload, self.places)
+        self.head: bytes = ready_head(new_identity(), self.places)
+        blocks = [each._block for each in made]
+        self._new_operands = [each for each in request.operands if each[0] in blocks]
+        self.blocks: tuple[Operand, ...] = tuple(each for each in request.operands if each[0] not in blocks)
+        self.reads: tuple[Block, ...] = tuple(block for block, role in self.blocks if role is Role.READ)
+        self.writes: tuple[Block, ...] = tuple(block for block, role in self.blocks if role is not Role.READ)
+
+    @classmethod
+    def of(
+        cls,
+        arrays: tuple[DeviceArray, ...],
+        requests: Sequence[CommandRequest],
+        made: Sequence[DeviceArray],
+        result: DeviceArray,
+        places: Sequence[int],
+    ) -> KnownNumbered | None:
+        """Return the execution that `requests` are, with 64-bit numbers at `places` among the scalars.
+
+        Returns None if it cannot be repeated: its result must be the only array that it makes, or one that was given.
+        """
+        request = requests[0] if len(requests) == 1 else None
+        if type(request) is not PlanRequest or len(made) > 1:
+            return None
+        given = {array._block for array in (*arrays, *made)}
+        is_plain = all(type(array._storage) is Storage for array in arrays)
+        if not is_plain or any(block not in given for block, _ in request.operands):
+            return None
+        if not any(result is array for array in made or arrays) or (made and not request.places_of(result)):
+            return None
+        found = cls(request, made, places)
+        return found if has_room(len(found.places), len(found.payload)) else None
+
+    def send(
+        self,
+        batch: BatchSender,
+        arrays: tuple[DeviceArray, ...],
+        numbers: Sequence[int],
+        plain: Callable[[], dict[str, object]],
+    ) -> DeviceArray | None:
+        """Send it in a batch with other numbers. Returns its result.
+
+        Returns None, and has no effect, if it has to go the general way.
+        """
+        path = batch.path
+        launcher = None if path is None or batch.over else words_launcher(path, self)
+        if launcher is None:
+            return None
+        owner = batch.owner(self.kind, _BatchExecutions)
+        position, new = Position(None, plain), self._made(batch.device)
+        if not launcher(self, (position, arrays, new), owner, new, self._words(new, numbers)):
+            return None
+        owner.begun.append(position)
+        batch.launched = True
+        return new[0] if new else arrays[0]
+
+    @trio.lowlevel.enable_ki_protection
+    def begin(
+        self,
+        launches: AwaitedLaunches,
+        arrays: tuple[DeviceArray, ...],
+        numbers: Sequence[int],
+        plain: Callable[[], dict[str, object]],
+    ) -> tuple[AwaitedLaunch, DeviceArray] | None:
+        """Begin it with other numbers, and return what is to be waited for and its result.
+
+        Returns None, and has no effect, if it has to go the general way.
+        """
+        path, actor = launches.present_path(), launches.device.actor_of(self.kind.later)
+        mailbox = actor.mailbox
+        if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
+            return None
+        launcher = words_launcher(path, self)
+        if launcher is None:
+            return None
+        position, new = Position(None, plain), self._made(launches.device)
+        awaited = _AwaitedExecution(path, mailbox, position)
+        if not launcher(self, (position, arrays, new), awaited, new, self._words(new, numbers)):
+            return None
+        return awaited, new[0] if new else arrays[0]
+
+    def _made(self, device: DeviceCore) -> list[DeviceArray]:
+        memory = device.part(DeviceMemory)
+        return [memory.empty(shape, dtype) for shape, dtype in self._new]
+
+    def _words(self, new: Sequence[DeviceArray], numbers: Sequence[int]) -> list[int]:
+        words = [new[0].address] * (len(self.places) - len(numbers)) if new else []
+        words += numbers
+        return words
+
+    # For launch paths.
+
+    def may_be_short(self, generation: Generation, lane: int) -> bool:
+        """Return whether its records may go straight into the ring, because the lane has run such a call before."""
+        return self.kind.verb(generation, lane) is self.kind.later
+
+    def _of(self, thing: object) -> bool:
+        return self.kind.is_of(thing)
+
+    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
+        """Return the operation and its access to memory. The new arrays are the last of the arguments."""
+        if not arguments or not self._new:
+            return self._operation, self.blocks
+        (new,), ((_, role),) = cast("list[DeviceArray]", arguments[-1]), self._new_operands
+        return self._operation, (*self.blocks, (new._block, role))

@@ -36,7 +36,7 @@ import trio
 
 from .._arrays.arrays import DeviceArray, check_usable, placed
 from .._arrays.memory import DeviceMemory
-from .._generation.requests import CallKind, CommandRequest, Series
+from .._generation.requests import CallKind, CommandRequest, Rehearsal, Series
 from .._generation.timeline import Operand
 from .._memory.arena import Block
 from .._transfers.staging import LARGE_SLOT
@@ -46,10 +46,11 @@ from .._values.util import known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from .._wire.records.memory import COPY_IN
-from .known import KnownCalls, question_of
+from .known import KnownCalls, form_of
 from .launching import AwaitedLaunches
 from .phases import Definition, Phases, ask_in_phases, at_once
 from .plans import PlanRequest, Plans
+from .rehearsals import Rehearsals
 from .shortcut import begin_in_turn
 
 if TYPE_CHECKING:
@@ -281,22 +282,15 @@ class CallRequest(SlotRequest):
         head = (self._function, self._flags, written.scalars, written.answers, self.slot_bytes, staging)
         return HEAD.pack(*head) + written.words
 
-    def places_of(self, array: DeviceArray) -> tuple[int, ...]:
-        """See `CommandRequest.places_of`. A word that points into the array, but is no `Address`, may be anything."""
-        places = []
-        for index, argument in enumerate(self._arguments):
-            if isinstance(argument, Scalar | Answer) or not array._block.holds(argument):
-                continue
-            if not isinstance(argument, Address) or argument != array.address:
-                return ()
-            places.append(HEAD.size + WORD * index)
-        return tuple(places)
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the call, without its answer's place."""
+        sizes = tuple(0 if isinstance(each, Address) else each for each in self._arguments)
+        yield (
+            (self._table.engine, self._function, self._flags, sizes),
+            lambda: Rehearsal(self._table.call, self._packed(staging=0), self.operation),
+        )
 
     def addresses(self) -> tuple[tuple[int, int], ...] | None:
-        """Return the places in the payload of all words that are addresses, and these.
-
-        Returns None if another word points into its memory: that may be anything.
-        """
         blocks = [block for block, _ in self.operands]
         found = []
         for index, argument in enumerate(self._arguments):
@@ -363,6 +357,11 @@ class JoinedRequest(SlotRequest):
     @property
     def slot_bytes(self) -> int:
         return sum(part.slot_bytes for part in self.parts)
+
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return the calls, each by itself."""
+        for part in self.parts:
+            yield from part.rehearsals()
 
     def _packed(self, staging: int) -> bytes:
         pieces = bytearray()
@@ -503,7 +502,7 @@ class verb(Generic[P, T]):
 
         @functools.wraps(plan)
         def send(library: Library, /, *arguments: P.args, **keywords: P.kwargs) -> T:
-            return cast("T", library._send(planned, arguments, keywords))
+            return library._send(planned, arguments, keywords)  # type: ignore[no-any-return]
 
         self._ask, self._send = ask_twice if has_phases else ask, send
         for method in (self._ask, self._send):
@@ -714,12 +713,12 @@ class Library:
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         self._device.home.check_task()
         calls = self._known
-        question = question_of(plan, arguments, keywords)
+        question = form_of(plan, arguments, keywords)
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             answer: Any = await self._launches.repeat(call, question[1])
             if answer is not None:
-                return cast("T", answer)
+                return answer  # type: ignore[no-any-return]
         await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
@@ -727,6 +726,10 @@ class Library:
         if question is not None and call is None:
             calls.learn(question, made, planner._made, result)
         return result
+
+    def _rehearse(self, requests: Sequence[CommandRequest]) -> None:
+        if self._device.options.standby:
+            self._device.part(Rehearsals).note(requests)
 
     async def _begin_verb(
         self, plan: Callable[..., object], arguments: Sequence[object], keywords: dict[str, Any]
@@ -750,6 +753,7 @@ class Library:
                 for request in done:
                     request.drop()
             waiting += outgoing.take(STRETCH - len(waiting))
+        self._rehearse(outgoing.made)
         return outgoing.made
 
     @trio.lowlevel.enable_ki_protection
@@ -785,19 +789,20 @@ class Library:
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        question = question_of(plan, arguments, keywords)
+        question = form_of(plan, arguments, keywords)
         batch, calls = self._batch, self._known
         assert batch is not None  # this is its form for batches
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             answer: Any = batch.repeat(call, question[1])
             if answer is not None:
-                return cast("T", answer)
+                return answer  # type: ignore[no-any-return]
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = Outgoing(planner._folded()).take()
         batch.send_all(requests)
+        self._rehearse(requests)
         if question is not None and call is None:
             calls.learn(question, requests, planner._made, result)
         return result

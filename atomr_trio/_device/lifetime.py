@@ -53,6 +53,9 @@ ACTORS = ("memory", "module", "nvrtc", *LIBRARY_ACTORS)
 MAILBOX_CAPACITY = 256
 MAX_STANDBYS = 4
 DEFAULT_SPIN: Final[Mapping[Backend, float]] = MappingProxyType({"cuda": 1e-3, "sim": 1e-4})
+FEW_PROCESSORS: Final = 4
+SPIN_WITH_FEW: Final = 1e-4
+"""The default with fewer than `FEW_PROCESSORS` processors: a worker that polls takes one from what it waits for."""
 
 open_now: Living[Supervisor] = Living()
 """The devices of this process that are open."""
@@ -109,6 +112,11 @@ def _check_spin(spin: object) -> None:
         raise InvalidArgument(f"spin is a number of seconds, 0 or more, not {spin!r}")
 
 
+def _default_spin(backend: Backend) -> float:
+    usual = DEFAULT_SPIN[backend]
+    return usual if len(os.sched_getaffinity(0)) >= FEW_PROCESSORS else min(usual, SPIN_WITH_FEW)
+
+
 def _check_workers(workers: object) -> None:
     if workers is not None and not (hasattr(workers, "take") and hasattr(workers, "give_back")):
         raise InvalidArgument(f"workers is a WorkerPool or has its methods take and give_back, not {shown(workers)}")
@@ -155,7 +163,7 @@ async def open_device(
         standby=standby,
         guarded=guarded,
         workers=workers,
-        spin=DEFAULT_SPIN[chosen] if spin is None else float(spin),
+        spin=_default_spin(chosen) if spin is None else float(spin),
         checks=checks,
         plan_cache=plan_cache,
     )

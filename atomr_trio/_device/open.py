@@ -86,8 +86,9 @@ def open_device(
     - `guarded`: the default for arrays: true puts each between unmapped addresses (see `Device.empty`).
     - `workers`: a source of worker processes, which takes them back, for example an `atomr_trio.testing.WorkerPool`; by
       default each is started when it is needed.
-    - `spin`: seconds that an idle worker polls for work before it sleeps. Polling uses a processor, yields to every
-      other thread, and saves the time of waking; 0 is never. The default is 0.001, or 0.0001 for the simulator.
+    - `spin`: seconds that an idle worker polls for work before it sleeps, at most: less while work comes further
+      apart. Polling uses a processor, yields to every other thread, and saves the time of waking; 0 is never. The
+      default is 0.001, and 0.0001 for the simulator and for a program that may use fewer than 4 processors.
     - `check`: the simulator's checks of every access and barrier of a kernel: `"bounds"` (outside of arrays, and in
       freed ones), `"initialised"` (reads of memory that was never written), `"races"` (of threads, in global and shared
       memory), `"barriers"` (that not all threads of a block reach), several of these, or `"all"`. A kernel with a

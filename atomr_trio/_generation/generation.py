@@ -182,6 +182,7 @@ class Generation(Life):
         """Become generation `number`, with exactly the chunks that exist now."""
         self.number = number
         self.relieved.set()
+        self.sender.send_control(context_records.SERVE)
         self.chunks.unmirror_dropped()
 
     @property

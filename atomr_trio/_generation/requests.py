@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import attrs
 import outcome
 
 from .._memory.arena import Block
@@ -12,6 +13,7 @@ from .._supervision.mailbox import Request
 from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, Verb
+from .._wire.records.plans import DefiningTable
 from .timeline import Command, Operand
 
 if TYPE_CHECKING:
@@ -70,6 +72,20 @@ class CallKind:
         return self.later.engine, lane, self.number
 
 
+@attrs.frozen
+class Rehearsal:
+    """A call that a standby makes ahead of time, without any effect."""
+
+    verb: Verb
+    payload: bytes
+    operation: str
+    plan: int | None = None
+    """The number of the plan that must be defined."""
+    program: tuple[DefiningTable, int, bytes] | None = None
+    """For an execution of a plan that is defined for the rehearsal alone: the table, the length of the program, and the
+    end of the record that defines it."""
+
+
 class CommandRequest(Request):
     """Publishes one record and is settled by its ticket.
 
@@ -121,6 +137,13 @@ class CommandRequest(Request):
         """Its kind, if it can be sent again unchanged."""
         return None
 
+    def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
+        """Return its calls of libraries, for standbys: for each a function that makes the rehearsal, behind its key.
+
+        The key is the same for calls that differ in the addresses of their arrays alone.
+        """
+        return ()
+
     @property
     def answer(self) -> npt.NDArray[Any] | None:
         """The array on the host that takes its answer; None if it has none."""
@@ -131,13 +154,13 @@ class CommandRequest(Request):
         """Completes the answer once it is there, or returns the error that it is; None if it is as it comes."""
         return None
 
-    def places_of(self, array: Any) -> tuple[int, ...]:
-        """Return the places in the payload of the 64-bit words to change if it is sent again with another array.
+    def addresses(self) -> Sequence[tuple[int, int]] | None:
+        """Return the places in the payload of all 64-bit words that are addresses, and these.
 
-        They hold the address of `array`, and the rest of the payload does not depend on its memory. Returns None if
-        that is not certain.
+        The rest of the payload does not depend on where the arrays of the command lie. Returns None if that is not
+        certain, because another word points into their memory.
         """
-        return ()
+        return None
 
     def blocks(self) -> Iterator[Block]:
         """Return the memory that it works on."""

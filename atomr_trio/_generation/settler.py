@@ -178,8 +178,8 @@ class Settler:
         launches = book.launches
         if len(launches) != 1 or book.in_flight or launches[0][1] is not looker:
             return False
-        page = self._page
-        if page.finished(lane) < launches[0][0] or page.failures(lane) != book.failures:
+        page = self._page  # the ticket first: the worker counts a failure before it signs
+        if page.finished(lane) < launches[0][0] or page.failures(lane) != book.failures or self._inbox.failures:
             return False
         launches.popleft()
         looker.launches_finished(1)
@@ -189,12 +189,15 @@ class Settler:
 
     def _settle_launches(self, finished: Launches) -> None:
         book, launches = finished.book, finished.items
-        failures = self._page.failures(book.index)
-        if failures != book.failures:
-            book.failures = failures
-            self._inbox.drain()
+        failures, told = self._page.failures(book.index), self._inbox.failures
+        # The worker counts a failure before the ticket is reached: it may have been counted with those of launches
+        # before it. Then the message of it has come already.
+        if failures != book.failures or told:
+            if failures != book.failures:
+                book.failures = failures
+                self._inbox.drain()
             for launch in launches:
-                failure = self._inbox.failures.pop((book.index, launch[0]), None)
+                failure = told.pop((book.index, launch[0]), None)
                 if failure is not None:
                     error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
                     launch[1].launch_failed(launch, error)

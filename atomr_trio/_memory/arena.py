@@ -30,7 +30,9 @@ import collections
 import enum
 import operator
 import os
-from collections.abc import Callable, Hashable, Iterable, Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from sys import getrefcount
 from typing import Literal
 
 from .._values.util import known
@@ -49,6 +51,11 @@ GUARDED_ALIGNMENT = 16
 
 AT_A_TIME = 256
 """The most freed blocks that one call takes back or merges, so that no call blocks the event loop."""
+
+_KNOWN_HERE_ALONE = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
+"""The references to a block that nobody but `Arena.allocate` knows: its variable, `Arena.blocks`, and the argument of
+`getrefcount`. No array, command, plan or error refers to such a block, so it may become the next array's without
+anybody noticing. Later versions of Python do not count every variable."""
 
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
@@ -151,7 +158,6 @@ class Block:
         "freed",
         "lost",
         "nbytes",
-        "places",
         "reader",
         "readers",
         "recipe",
@@ -168,8 +174,6 @@ class Block:
         self.size: int = size
         self.nbytes: int = nbytes
         """The requested bytes; `size` is that, rounded up."""
-        self.places: dict[Hashable, object] | None = None
-        """What stands for an array in it, by how the array lies there: for those who look arrays up often."""
         self.chunk: Chunk = chunk
         self.epoch: int = epoch
         """The generation whose tickets `writer`, `reader` and `readers` are."""
@@ -201,6 +205,16 @@ class Block:
         if self.lost is not None:
             return "lost"
         return "torn" if self.torn is not None else "ready"
+
+    def become_new(self, nbytes: int) -> None:
+        """Become the block of another array, of `nbytes` bytes, on the same memory. Nobody else may know the block."""
+        self.nbytes = nbytes
+        self.fast = 0
+        self.written = self.freed = False
+        self.recipe = self.torn = self.lost = None
+        if self.writer is not None or self.reader is not None:
+            self.readers = self.last_uses()
+            self.writer = self.reader = None
 
     def holds(self, address: int) -> bool:
         """Return whether an address is in this piece of memory. Its own is, also if it is empty."""
@@ -428,6 +442,11 @@ class Arena:
             if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine:
                 self.free(last)
                 last = None
+            elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
+                last.become_new(nbytes)
+                if orphans:
+                    self.collect(AT_A_TIME)
+                return last
             else:  # it is handed on without a stay in its bin, so only what tells the two apart changes
                 last.freed = True
                 last.fast = 0
@@ -449,7 +468,10 @@ class Arena:
                 self._shorten(span, size)
             self.in_use += size
             (last or block).chunk.used += size
-        if last is not None:
+        if last is not None and getrefcount(last) == _KNOWN_HERE_ALONE - 1:  # it is not in `blocks`
+            block = last
+            block.become_new(nbytes)
+        elif last is not None:
             idle = last.writer is None and last.reader is None
             waits = last.readers if idle else last.last_uses()
             block = Block(last.address, size, nbytes, last.chunk, last.epoch, waits)

@@ -295,7 +295,11 @@ class _StreamFlow(_Flow):
         self._streaming.append(request)
         with host_limits("no helper can copy", device=self._device.index, operation=self._plan.way.operation):
             stream.begin()
-        await self._device.memory_actor.mailbox.post(request)
+        actor, generation = self._device.memory_actor, self._device.serving
+        if generation is not None and actor.would_begin(request, generation):
+            actor.begin_nowait(request, generation)  # the worker has as much to do before the first piece as the host
+        else:
+            await actor.mailbox.post(request)
         stream.call_others()
 
     async def _advance(self) -> None:

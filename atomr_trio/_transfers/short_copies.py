@@ -286,24 +286,35 @@ class ShortCopy:
 
     def _fill_slots(self) -> None:
         """Copy the pieces to slots, and send them."""
-        memory, acquire = bytes_of(self._host), self._transfers.staging.acquire_nowait
-        largest = min(self._host.nbytes, SHORT_PIECE)
-        for begin, size in pieces_of(self._host.nbytes, SHORT_PIECE):
-            slot = acquire(largest)
+        memory, whole, address = bytes_of(self._host), self._host.nbytes, self._array.address
+        if whole <= SHORT_PIECE:
+            slot = self._transfers.staging.acquire_nowait(whole)
+            np.copyto(slot.bytes[:whole], memory)
+            self._slots.append(slot)
+            self._send((address, slot.place, whole), whole)
+            return
+        for begin, size in pieces_of(whole, SHORT_PIECE):
+            slot = self._transfers.staging.acquire_nowait(SHORT_PIECE)
             np.copyto(slot.bytes[:size], memory[begin : begin + size])
             self._slots.append(slot)
-            self._send_piece(begin, size, slot)
+            self._send((address + begin, slot.place, size), size)
 
     async def _copy_out(self) -> None:
-        memory, acquire = bytes_of(self._host), self._transfers.staging.acquire_nowait
-        pieces = pieces_of(self._host.nbytes, SHORT_PIECE)
-        for begin, size in pieces:
-            self._slots.append(acquire(pieces[0][1]))
-            self._send_piece(begin, size, self._slots[-1])
-        if len(pieces) == 1:
+        memory, whole, address = bytes_of(self._host), self._host.nbytes, self._array.address
+        if whole <= SHORT_PIECE:
+            slot = self._transfers.staging.acquire_nowait(whole)
+            self._slots.append(slot)
+            self._send((address, slot.place, whole), whole)
             await self._all_ended()
-        else:
-            await trio.lowlevel.checkpoint()
+            np.copyto(memory, slot.bytes[:whole])
+            self._slots.popleft().release()
+            return
+        pieces = pieces_of(whole, SHORT_PIECE)
+        for begin, size in pieces:
+            slot = self._transfers.staging.acquire_nowait(SHORT_PIECE)
+            self._slots.append(slot)
+            self._send((address + begin, slot.place, size), size)
+        await trio.lowlevel.checkpoint()
         held = 0
         for number, (begin, size) in enumerate(pieces):
             if self._ended <= number or self._error is not None:
@@ -314,9 +325,6 @@ class ShortCopy:
             if held >= TURN_BYTES and self._slots:
                 held = 0
                 await trio.lowlevel.checkpoint()
-
-    def _send_piece(self, begin: int, size: int, slot: Slot) -> None:
-        self._send((self._array.address + begin, slot.place, size), size)
 
     def _send(self, words: tuple[int, int, int], size: int, form: _Form | None = None) -> None:
         arguments = (self._array, self._host)

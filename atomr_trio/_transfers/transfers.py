@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,15 +35,13 @@ class Transfers(DevicePart):
 
     def copy_in(self, array: DeviceArray, host: npt.NDArray[Any]) -> Awaitable[None]:
         """Overwrite an array with host memory; see `DeviceArray.copy_from`."""
-        from .copies import copy_in
-
-        return copy_in(array, host)
+        copying: Awaitable[None] = _copies().copy_in(array, host)
+        return copying
 
     def copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> Awaitable[None]:
         """Copy an array to host memory; see `DeviceArray.copy_to`."""
-        from .copies import copy_out
-
-        return copy_out(array, host)
+        copying: Awaitable[None] = _copies().copy_out(array, host)
+        return copying
 
     def copy_on_device(self, source: DeviceArray, target: DeviceArray) -> Awaitable[None]:
         """Overwrite an array with another of the device; see `DeviceArray.copy_from`."""
@@ -66,6 +66,14 @@ class Transfers(DevicePart):
         self.batch_areas.close()
 
     forget = close
+
+
+@functools.cache
+def _copies() -> ModuleType:
+    """Return the module of the verbs: an import statement takes longer each time than many a copy's memcpy."""
+    from . import copies
+
+    return copies
 
 
 def transfers_of(array: DeviceArray) -> Transfers:

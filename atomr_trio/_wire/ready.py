@@ -7,8 +7,8 @@ ahead, and any worker can take any of them. It has no waits. Behind the header c
 2. the words, 8 bytes each, whose number is where other records have the number of their waits;
 3. the payload of the verb, with zeros at the places of the words.
 
-The length in the header counts 1 and 3. A word is all that may change from one call to the next: the address of a new
-result, a number, the place of an answer on the host. A call that repeats exactly is the case of no words.
+The length in the header counts 1 and 3. A word is all that may change from one call to the next: the address of an
+array, a number, the place of an answer on the host. A call that repeats exactly needs no words.
 
 **How the worker finds the call that it has prepared.** By the rest of the header and by `READY`: together they are as
 long as what is the same in each record of one launch, so the loop of the worker looks both up in the same way. And the

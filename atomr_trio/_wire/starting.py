@@ -18,18 +18,19 @@ def command(module: str, *arguments: str) -> list[str]:
 
     Raises `OSError` when there is no interpreter to run it.
     """
-    return [*_python(), "-m", module, *arguments]
+    return [*_python(site=not sys.flags.no_site), "-m", module, *arguments]
 
 
 def worker_command(*arguments: str) -> list[str]:
     """Return the command line of a worker. Raises `OSError` as `command` does."""
-    # By its path, which spares the import of the package, and of what runs modules, before its first line.
+    # By its path, which spares the import of the package, and of what runs modules, before its first line. What
+    # ``site`` does comes later, so that it takes no time of its own.
     program = str(Path(__file__).parents[1] / "_worker" / "begin.py")
-    return [*_python(), program, *arguments]
+    return [*_python(site=False), program, *arguments, "" if sys.flags.no_site else "site"]
 
 
-def _python() -> list[str]:
-    flags = [flag for flag, wanted in (("-S", sys.flags.no_site), ("-s", sys.flags.no_user_site)) if wanted]
+def _python(*, site: bool) -> list[str]:
+    flags = [flag for flag, wanted in (("-S", not site), ("-s", sys.flags.no_user_site)) if wanted]
     return [_interpreter(), "-P", *flags, "-X", "faulthandler"]
 
 

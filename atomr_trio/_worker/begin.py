@@ -2,7 +2,9 @@
 
 To load the driver, initialise it and make a context takes most of a start, and the driver does it without Python's
 lock. So it happens in a thread while the main thread imports the rest of the worker. Nothing is imported here that the
-thread does not need: ``-m`` alone would take as long as some of the driver's own steps.
+thread does not need: ``-m`` alone would take as long as some of the driver's own steps. For the same reason Python is
+started without its ``site``, whose files of settings may take longer than all the rest of Python (40 ms of 50 were
+measured); the main thread makes up for it while the driver works.
 
 The thread reports nothing. `Context` makes the same calls again, which then take no time, and raises their errors.
 """
@@ -18,8 +20,15 @@ from ctypes import CDLL, POINTER, byref, c_int, c_uint, c_void_p
 BEGUN = time.monotonic()
 LIBRARIES = ("libcuda.so.1", "/usr/lib/wsl/lib/libcuda.so.1")
 """The names and files of the driver, as in the table of ``atomr_cuda.driver``; a test compares them."""
+FEW_DESCRIPTORS = 4096
+"""The limit of descriptors while the driver begins. It may start a program, and closes every descriptor that the limit
+allows before: with a million of them that took 85 ms."""
 CHOSEN_LIBRARY = "ATOMR_TRIO_CUDA_PATH"
 """The variable by which a user names another file. Then nothing happens ahead: that may be anything."""
+
+
+WITH_SITE = "site"
+"""The last argument, unless the user's process was started without its ``site`` too."""
 
 
 class ContextAhead:
@@ -80,10 +89,12 @@ def _begin(backend: str, device: str) -> ContextAhead | None:
     _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
     if backend != "cuda" or os.environ.get(CHOSEN_LIBRARY):
         return None
+    # A driver that finds too few descriptors reports no device, and goes on doing so.
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft != hard:  # a driver that finds too few descriptors reports no device, and goes on doing so
+    few = FEW_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(FEW_DESCRIPTORS, hard)
+    if soft != few:
         try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
         except (OSError, ValueError):
             return None
     return ContextAhead(int(device))
@@ -91,6 +102,10 @@ def _begin(backend: str, device: str) -> ContextAhead | None:
 
 if __name__ == "__main__":
     _ahead = _begin(*sys.argv[3:5])
+    if sys.argv.pop() == WITH_SITE:
+        import site
+
+        site.main()
     from atomr_trio._worker import main as _worker
 
     try:

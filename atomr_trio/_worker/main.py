@@ -36,11 +36,9 @@ from .._wire.protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
     EXIT_BUG,
-    EXIT_LOST,
     EXIT_NO_HOST_MEMORY,
     EXIT_ORPHANED,
     HEADER,
-    HEARTBEAT_WORD,
     LANE_COMPUTE,
     LANES,
     RECORDS_READ_WORD,
@@ -71,6 +69,7 @@ from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
 from .chunk_records import ChunkRecords
 from .context import Context
+from .heart import Heart
 from .native import Duties
 from .parent import die_with_parent
 from .ready import BEHIND, LAUNCH_RECORD, ReadyCalls
@@ -78,9 +77,6 @@ from .ready import BEHIND, LAUNCH_RECORD, ReadyCalls
 if TYPE_CHECKING:
     from .begin import ContextAhead
 
-HEARTBEAT_PERIOD = 0.2
-BEATS_BEFORE_REST = 5
-"""The heart stands still after so many beats in which nothing was asked for: the user's process expects none then."""
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
 """The interval at which the counters are looked at while a lane is busy, for a parent that sleeps. The simulator
 computes in this very process, and each look interrupts it."""
@@ -88,6 +84,8 @@ QUERY_PERIOD = 100e-6
 """The interval at which the driver is asked about faults, which costs more than a look."""
 IDLE_SECONDS = 50e-6
 """Commands that may share a ticket are signed after this time without a record: a ticket costs as much as a call."""
+LEAST_SPIN = 16
+"""The shortest time of polling is this part of the longest."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _HURRIED_SECONDS = 20e-6
@@ -95,9 +93,6 @@ _HURRIED_SECONDS = 20e-6
 interval is 5 ms. It gives the interpreter up in each call of the driver, so the GPU would run dry."""
 _READ_MASK = 15
 """So many records, and one, are read before the sender is told of it."""
-LINGER_SECONDS = 2.0
-"""A worker that has said that its context is lost is killed, unless the user's process stands still: it may be waiting,
-in another library, for just this worker."""
 
 
 class Worker:
@@ -110,13 +105,13 @@ class Worker:
         self.base = base
         self.extent = extent
         self.poisoned: bool = False
+        self.rehearses: bool = True
         self.prints: bool = False
         self.durable: bool = False
         self.staging_address: int = 0
         self.moments: dict[str, float] = {}
         """The ends of the steps of its start, on the clock of `time.monotonic`: what `make bench-start` shows."""
         self._printed = False
-        self._lost_at: float | None = None
         self._lost_lock = threading.Lock()
         self._buffer = bytearray(channel.MAX_MESSAGE)
         self._work = threading.Event()
@@ -125,19 +120,19 @@ class Worker:
         self._ring: Ring | None = None
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
-        self._heart_rests = False
-        self._roused = threading.Event()
-        """Ends the rest of the heart."""
         self._loop = Words(len(LOOP_WORDS))
         self._state = self._loop.view
         """The words that the native loop shares. `TURNS` goes on while the loop's thread looks after the lanes."""
         self._native: native.NativeLoop | None = None
         """None while the loop of Python runs."""
+        self._longest_spin = 0.0
         self._spin_seconds = 0.0
+        """How long polling for a record is worthwhile at present."""
         self._look_period: float = LOOK_PERIODS[backend]
         self._query_at = 0.0
         self._signalled: list[int] = []
         self._ended = threading.Event()
+        self._heart = Heart(self._is_idle, self._ended)
         self._threads: list[threading.Thread] = []
         self._later = GivingBackLater(functools.partial(self._start_thread, "give-back"), self._give_back_now)
         self.give_back: Callable[[Sequence[Callable[[], object]]], None] = self._later.make
@@ -145,6 +140,7 @@ class Worker:
         self.capture_turns: CaptureTurns = CaptureTurns()
         self._control: dict[Verb, Callable[[bytes, list[int]], None]] = {
             context_records.PROBE: self._probe,
+            context_records.SERVE: self._serve,
             context_records.INJECT: self._inject,
             context_records.OPEN_LANE: self._open_lane,
             context_records.CLOSE_LANE: self._close_lane,
@@ -188,8 +184,8 @@ class Worker:
                 return
             self.poisoned = True
             self._state[POISONED] = 1
-            self._lost_at = time.monotonic()  # whatever holds up what follows, the process ends
-            self._rouse()
+            self._heart.lost_at = time.monotonic()  # whatever holds up what follows, the process ends
+            self._heart.rouse()
         if error.status == CUDA_ERROR_ASSERT:
             self._driver.cuCtxSynchronize.status()  # makes the driver print the assertion
         self._libc.fflush(None)
@@ -242,13 +238,14 @@ class Worker:
         ring, chunks = (others[:1], others[1:]) if config["ring"] else ([], others)
         self._page = TimelinePage(page)
         self._ring = Ring(ring[0]) if ring else None
-        self._spin_seconds = config["spin_seconds"]
+        self._longest_spin = self._spin_seconds = config["spin_seconds"]
         page_address = self._context.register(self._page)
         self._staging = SharedMemory(staging, config["staging_bytes"])
         self.staging_address = self._context.register(self._staging)
         self.moments["host memory registered"] = time.monotonic()
         self.durable = config["durable"] and self._context.shares_memory
         self._page_address = page_address
+        self.rehearses = True
         self._lanes = {}
         for index in range(LANES):
             self._add_lane(index).open()
@@ -300,8 +297,9 @@ class Worker:
 
     def _start_threads(self) -> None:
         self._ended.clear()
-        watching = (self._beat, self._monitor, self._flush_printf)
-        self._threads = [self._start_thread(target.__name__[1:], target) for target in watching]
+        self._heart.words = self._page.words
+        watching = {"beat": self._heart.beat, "monitor": self._monitor, "flush_printf": self._flush_printf}
+        self._threads = [self._start_thread(name, target) for name, target in watching.items()]
 
     def _start_thread(self, name: str, target: Callable[[], None]) -> threading.Thread:
         thread = threading.Thread(target=_guarded, args=(target,), name=name, daemon=True)
@@ -310,7 +308,7 @@ class Worker:
 
     def _end_threads(self) -> None:
         self._ended.set()
-        self._rouse()
+        self._heart.rouse()
         self._work.set()
         self._flush_wanted.set()
         for thread in self._threads:
@@ -318,35 +316,9 @@ class Worker:
         self._work.clear()
         self._flush_wanted.clear()
 
-    def _beat(self) -> None:
-        words, idle_beats = self._page.words, 0
-        while True:
-            words[HEARTBEAT_WORD] += 1
-            if self._lost_at is not None and time.monotonic() > self._lost_at + LINGER_SECONDS:
-                os._exit(EXIT_LOST)
-            if self._ended.wait(HEARTBEAT_PERIOD):
-                return
-            idle_beats = idle_beats + 1 if self._is_idle() else 0
-            if idle_beats >= BEATS_BEFORE_REST:
-                self._rest_heart()
-                idle_beats = 0
-
-    def _rest_heart(self) -> None:
-        """Wait until there is something to do. Whoever ends the idleness does so first, and then looks for the rest."""
-        self._roused.clear()
-        self._heart_rests = True
-        if self._is_idle():
-            self._roused.wait()
-        self._heart_rests = False
-
     def _is_idle(self) -> bool:
         """Return whether the loop's thread sleeps, and nothing else has work either."""
-        asleep = self._ring is not None and not self._awake and self._lost_at is None and not self._ended.is_set()
-        return asleep and not any(lane.busy for lane in self._lanes.values())
-
-    def _rouse(self) -> None:
-        if self._heart_rests:
-            self._roused.set()
+        return self._ring is not None and not self._awake and not any(lane.busy for lane in tuple(self._lanes.values()))
 
     def _monitor(self) -> None:
         """Look after the lanes whenever the loop's thread does not: while it sleeps, or is held up inside a call.
@@ -550,6 +522,11 @@ class Worker:
             lane.sign_when_idle()
 
     def _sleep(self, read: int) -> None:
+        """Sleep on the doorbell. Polling is for records that come soon: each that does not come halves its time.
+
+        One that comes so soon that polling would have found it brings the whole time back.
+        """
+        begun = time.perf_counter()
         self._sign_idle_lanes()
         words = self._page.words
         self._awake = False
@@ -565,8 +542,12 @@ class Worker:
                 os.eventfd_read(self._bell)
             net = LATER_NET_SECONDS
         words[WORKER_ASLEEP_WORD] = 0
+        if time.perf_counter() - begun <= self._longest_spin:
+            self._spin_seconds = self._longest_spin
+        else:
+            self._spin_seconds = max(self._longest_spin / LEAST_SPIN, self._spin_seconds / 2)
         self._awake = True
-        self._rouse()
+        self._heart.rouse()
         self._work.set()
 
     def _receive(self) -> tuple[bytes, list[int]]:
@@ -610,6 +591,9 @@ class Worker:
             self._query(lane)
         if not self.poisoned:
             self.post({"kind": "probed"})
+
+    def _serve(self, payload: bytes, descriptors: list[int]) -> None:
+        self.rehearses = False
 
     def _open_lane(self, payload: bytes, descriptors: list[int]) -> None:
         index, priority = context_records.OPEN_LANE.struct.unpack(payload)
@@ -763,13 +747,15 @@ def main(arguments: Sequence[str], ahead: ContextAhead | None = None) -> None:
     die_with_parent(int(parent))
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the driver may run a program, and wants to know how that ended
-    raise_descriptor_limit()
+    if ahead is None:
+        raise_descriptor_limit()
     sock = socket.socket(fileno=int(descriptor))
     try:
         watch = functools.partial(_watch_socket, sock)
         threading.Thread(target=_guarded, args=(watch,), name="parent-watch", daemon=True).start()
         worker = Worker(sock, backend, int(device), int(base), int(extent))
         worker.open_context(ahead)
+        raise_descriptor_limit()  # not before: see ``begin.py``
     except Exception as error:
         from .._wire.machine import of_failed_start
 

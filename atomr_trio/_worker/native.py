@@ -10,7 +10,7 @@ same (docs/architecture/native-loop.md).
 
 from __future__ import annotations
 
-import base64
+import binascii
 import ctypes
 import functools
 import mmap
@@ -98,7 +98,7 @@ def check(backend: str, wanted: bool | None) -> None:
 @functools.cache
 def mapped() -> Callable[[int], int]:
     """Map the code into this process and return its function. Raises `Unavailable`."""
-    code = base64.b64decode(native_code.CODE)
+    code = binascii.a2b_base64(native_code.CODE)
     try:
         address = _map(code)
     except OSError as error:

@@ -16,6 +16,7 @@ from .._wire import protocol
 from .._wire.ready import MOST_WORDS
 from .._wire.records.module import LAUNCH
 from .._wire.ring import GROUPS, NUMBER, SLOT_MASK, SLOT_SHIFT
+from .base.lanes import GROUP_ENTRIES
 from .base.shared_words import LANE_WORDS, LOOP_WORDS, MOST_ARGUMENTS
 
 _WORD = 8
@@ -93,6 +94,7 @@ def _numbers() -> dict[str, int]:
         "SLOT_MASK": SLOT_MASK,
         "GROUPS": GROUPS,
         "GROUP_LIMIT": protocol.GROUP_LIMIT,
+        "GROUP_ENTRIES": GROUP_ENTRIES,
         "INLINE_LIMIT": protocol.INLINE_LIMIT,
         "MOST_ARGUMENTS": MOST_ARGUMENTS,
         "CALL_TARGETS": CALL_WORDS.index("target_0") * _WORD,

@@ -13,6 +13,7 @@ from .._wire import status
 from ..libraries.registered import FOLDERS
 from .base.interop import InteropEngine
 from .base.memory import MemoryEngine
+from .base.rehearsal import RehearsalEngine
 
 if TYPE_CHECKING:
     from .._wire.registration import Registration
@@ -39,7 +40,7 @@ def load() -> dict[str, tuple[Registration, Any]]:
 
 def build(services: WorkerServices) -> dict[int, Engine]:
     """Make every engine; by its number."""
-    base: tuple[Engine, ...] = (MemoryEngine(services), InteropEngine(services))
+    base: tuple[Engine, ...] = (MemoryEngine(services), InteropEngine(services), RehearsalEngine(services))
     built: dict[str, Engine] = {}
     for folder, (registration, make) in load().items():
         if registration.statuses is not None:

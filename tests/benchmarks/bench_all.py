@@ -44,7 +44,7 @@ BENCHMARKS: Final[dict[str, tuple[str, float]]] = {
 }
 """The programs, and the share of their repetitions that is done: all together take at most eight minutes."""
 ON_SIMULATOR: Final[Mapping[str, tuple[str, ...]]] = {
-    "recovery": ("--gib", "0.25", "--faults", "3"),
+    "recovery": ("--gib", "0.25", "--gib-most", "0.1", "--faults", "3"),
     "holding": ("--only", "events for 1,000 listeners", "--runs", "1"),
     "nvrtc": ("--repetitions", "1"),
 }

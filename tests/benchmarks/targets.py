@@ -241,6 +241,16 @@ def of_recovery(standby: str, start: str, anew: str) -> list[Target]:
     ]
 
 
+def of_takeovers(rows: Iterable[str]) -> list[Target]:
+    """Those of takeovers by a standby with other things held, and of calls of libraries after one."""
+    return [Target(row, plus=STANDBY_LIMIT) for row in rows]
+
+
+def opening(row: str, process: str) -> Target:
+    """An opening and a first result, beside a process that uses the driver by ctypes."""
+    return Target(row, 1.0, RAW, process, plus=START_LIMIT)
+
+
 def held_up(row: str) -> Target:
     """How long the event loop may be held up."""
     return Target(row, plus=HELD_UP_LIMIT)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -17,7 +19,7 @@ import numpy as np
 import pytest
 
 from atomr_trio import DeviceArray, InvalidArgument
-from atomr_trio._calls.known import _repeatable
+from atomr_trio._calls.known import _repeatable, form_of
 from atomr_trio._calls.verbs import Address, Library, Scalar, is_verb
 from atomr_trio._device.device import core_of
 from atomr_trio._memory.arena import ALIGNMENT
@@ -189,6 +191,8 @@ class Drawn:
     options: dict[str, Any]
     to_out: bool
     """Whether the result goes to the first array that it may overwrite, or to an array of its own."""
+    apart: bool = True
+    """Whether each array has memory of its own."""
 
 
 @st.composite
@@ -205,10 +209,11 @@ def calls(draw: st.DrawFn) -> Drawn:
         verb=name,
         order=draw(st.sampled_from([16, 1, 2, 3, 4, 5, 8, 15, 17, 32, 48, 64, 256, 4096 // 8])),
         dtype=draw(st.sampled_from(["float32", "float64", "complex64", "complex128"])),
-        layout=draw(st.sampled_from(["by rows", "by columns", "wide"])),
+        layout=draw(st.sampled_from(["by rows", "by columns", "wide", "behind"])),
         stack=draw(st.sampled_from([(), (), (2,)])),
         options=options,
         to_out=draw(st.booleans()) and "out" in takes and draw(st.booleans()),
+        apart=draw(st.booleans()),
     )
 
 
@@ -218,6 +223,7 @@ class Stage:
     def __init__(self, dev: Any, drawn: Drawn) -> None:
         self._dev = dev
         self._drawn = drawn
+        self._pools: dict[tuple[int, ...], tuple[DeviceArray, Iterator[int]]] = {}
         self.arrays: list[DeviceArray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: Any = None) -> DeviceArray:
@@ -225,11 +231,22 @@ class Stage:
         self.arrays.append(array)
         return array
 
+    def part(self, shape: tuple[int, ...]) -> DeviceArray:
+        """Return an array of its own, or one of several that are in one piece of memory."""
+        if self._drawn.apart:
+            return self.empty(shape)
+        if shape not in self._pools:
+            self._pools[shape] = self.empty((4, *shape)), itertools.cycle(range(4))
+        pool, numbers = self._pools[shape]
+        return pool[next(numbers)]
+
     def matrix(self) -> DeviceArray:
         order, stack = self._drawn.order, self._drawn.stack
         if self._drawn.layout == "wide":
-            return self.empty((*stack, order, order + 3))[..., :order]
-        array = self.empty((*stack, order, order))
+            return self.part((*stack, order, order + 3))[..., :order]
+        if self._drawn.layout == "behind":
+            return self.part((*stack, order + 1, order))[..., 1:, :]
+        array = self.part((*stack, order, order))
         axes = range(array.ndim)
         return array if self._drawn.layout == "by rows" else array.transpose(*axes[:-2], axes[-1], axes[-2])
 
@@ -243,7 +260,7 @@ class Stage:
             case "band":
                 return self.empty((3, order))
             case "x" | "y":
-                return self.empty((order,))
+                return self.part((order,))
             case "five":
                 return self.empty((5,))
             case "pivots":
@@ -303,7 +320,7 @@ def bytes_of_result(dev: Any, drawn: Drawn) -> int | None:
         kept, _ = planned.known(arguments, keywords)
         if kept is None or kept.answer is not None:
             return None
-        return 0 if kept.repeats_exactly else planned.result.nbytes
+        return 0 if kept.new is None else planned.result.nbytes
     except InvalidArgument:
         return None
     finally:
@@ -314,32 +331,39 @@ def bytes_of_result(dev: Any, drawn: Drawn) -> int | None:
 
 @check_on_device(4, calls(), st.integers(0, 40))
 async def test_a_repeated_record_is_what_planning_it_anew_would_make(dev, drawn, gap):
-    """`gap` is how many units of the arena lie before the first result."""
-    size = bytes_of_result(dev, drawn)
-    if size is None:
+    """The repetition is on other arrays of the same forms. `gap` is how many units of the arena lie before them."""
+    if bytes_of_result(dev, drawn) is None:
         return
     with contextlib.ExitStack() as undo:
-        if gap:
-            undo.callback(dev.empty(gap * ALIGNMENT, np.uint8).free)
-        seat, stage = dev.empty(size, np.uint8), Stage(dev, drawn)
+        stage = Stage(dev, drawn)
         undo.callback(stage.free)
-        arguments, keywords = arguments_of(stage, drawn)
-        seat.free()
-        first = Planned(dev, drawn, arguments, keywords)
+        given = arguments_of(stage, drawn)
+        first = Planned(dev, drawn, *given)
         undo.callback(first.free)
-        kept, arrays = first.known(arguments, keywords)
+        kept, before = first.known(*given)
+        undo.callback(dev.empty((gap + 1) * ALIGNMENT, np.uint8).free)
+        elsewhere = Stage(dev, drawn)
+        undo.callback(elsewhere.free)
+        again = arguments_of(elsewhere, drawn)
+        plan = plan_of(drawn.verb)
+        question, other = form_of(plan, *given), form_of(plan, *again)
+        assert question is not None
+        assert other is not None
+        assert question[0] == other[0]
+        arrays = other[1]
+        assert not {array.address for array in arrays} & {array.address for array in before}
         request, result = kept.again(core_of(dev), arrays, LANE_COMPUTE)
-        address = result.address
-        if size:
-            assert first.result.address == seat.address
+        address, is_new = result.address, kept.new is not None
+        if is_new:
             assert address != first.result.address
+            assert result._form == first.result._find_form()
             result.free()
-        anew = Planned(dev, drawn, arguments, keywords)
+        anew = Planned(dev, drawn, *again)
         undo.callback(anew.free)
         assert (anew.result.address, anew.result.shape, anew.result.dtype) == (address, result.shape, result.dtype)
         (expected,) = anew.requests
         sent, planned = record(request), record(expected)
-        if size:  # the block of a result is its own, and the same is done to it
+        if is_new:  # the block of a result is its own, and the same is done to it
             sent, planned = (
                 (each[0], {block: role for block, role in each[1].items() if not block.holds(address)}, *each[2:])
                 for each in (sent, planned)
@@ -379,6 +403,5 @@ async def test_a_call_is_not_kept_if_it_has_another_word_that_points_into_its_re
     planner = Strange(core_of(dev))
     result = planner.plan()
     (request,) = planner._requests
-    assert request.places_of(result) == ()
-    assert len(request.places_of(x)) == 1
+    assert request.addresses() is None
     assert _repeatable((x,), planner._requests, planner._made, result) is None

@@ -21,8 +21,8 @@ import trio
 import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
-from atomr_trio._arrays.arrays import _MOST_PLACES
-from atomr_trio._calls.known import _MOST_KNOWN, question_of
+from atomr_trio._arrays import arrays as _arrays
+from atomr_trio._calls.known import _MOST_KNOWN, form_of, question_of
 from atomr_trio._calls.verbs import Library
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation
@@ -56,9 +56,23 @@ async def test_a_call_is_planned_and_then_short_and_returns_out_itself(dev, ways
             taken.append(ways.last())
         assert taken == ["planned"] + 4 * ["short"]
         (only,) = known(dev)
-        assert only.repeats_exactly
         assert only._key in call.launchers
     np.testing.assert_array_equal(await out.to_host(), matrix(1) @ matrix(2))
+
+
+@both
+async def test_a_call_that_returns_two_of_its_arrays_goes_the_short_way(dev, ways, name):
+    x, y = [await dev.to_device(np.full(N, value)) for value in (1.0, 2.0)]
+    u, v = [await dev.to_device(np.full(N, value)) for value in (3.0, 4.0)]
+    async with form(dev, name) as call:
+        taken = []
+        for first, second in ((x, y), (u, v), (y, x), (v, u), (x, v)):
+            given_back = await call("swap", first, second)
+            assert given_back[0] is first
+            assert given_back[1] is second
+            taken.append(ways.last())
+    assert taken == ["planned"] + 4 * ["short"]
+    assert [float((await each.to_host())[0]) for each in (x, y, u, v)] == [4, 2, 3, 1]
 
 
 @both
@@ -114,8 +128,7 @@ async def test_a_call_with_a_new_result_is_known_and_each_result_is_its_own(dev,
     assert len({result.address for result in results}) == 6
     for seed, result in enumerate(results):
         np.testing.assert_array_equal(await result.to_host(), matrix(seed) @ matrix(2))
-    (only,) = known(dev)
-    assert not only.repeats_exactly
+    assert len(known(dev)) == 1
 
 
 @both
@@ -236,7 +249,22 @@ def test_questions_say_what_they_are_about_and_in_which_place():
     assert len(set(several)) == len(several)
     assert key(2, alpha=0.5) == key(2, alpha=0.5)
     assert question_of(print, (), {}) != question_of(plan, (), {})
-    for nothing in (0.0, -0.0, 1j, np.float32(1), np.dtype("f4"), [], b"", int, np.zeros(3), (1.0,), (1, ())):
+    others: list[Any] = [0.0, -0.0, "0.0", "-0.0", 1.5, np.float64(1.5), np.float64(0), np.float64(-0.0), np.float32(0)]
+    others += [
+        np.int32(1),
+        np.int64(1),
+        np.bool_(True),
+        1j,
+        complex(0.0, 1.0),
+        complex(-0.0, 1),
+        1 + 0j,
+        complex(1, -0.0),
+    ]
+    others += [np.complex64(1j), np.dtype("f4"), np.dtype("f8"), np.float32, np.float64, float, int, "float32"]
+    assert len({key(each) for each in others} | set(several)) == len(several) + len(others) - 1, "1j is twice there"
+    assert len({key(alpha=each) for each in others}) == len(others) - 1
+    labelled = np.dtype("f4", metadata={"unit": "m"})
+    for nothing in ([], b"", np.zeros(3), (1.0,), (1, ()), labelled, np.zeros(1, "i4,f4")[0], object()):
         assert key(nothing) is None
         assert key(alpha=nothing) is None
 
@@ -303,10 +331,9 @@ async def test_a_device_that_is_closed_refuses_a_repetition(pool):
             batch.blas.gemm(a, b, **options)
 
 
-async def test_an_array_in_the_place_of_one_that_is_gone_is_another(dev):
+async def test_an_array_in_the_place_of_one_that_is_gone_is_used_as_what_it_is(dev):
     a, b, out = await given(dev, 1, 2, 3)
     await made_short(Form(dev), "gemm", a, b, out=out)
-    (before,) = known(dev)
     address = a.address
     a.free()
     a = dev.empty((N, N), np.float32)
@@ -314,8 +341,7 @@ async def test_an_array_in_the_place_of_one_that_is_gone_is_another(dev):
     await a.copy_from(matrix(4))
     assert await dev.blas.gemm(a, b, out=out) is out
     np.testing.assert_array_equal(await out.to_host(), matrix(4) @ matrix(2))
-    assert len(known(dev)) == 2
-    assert known(dev)[0] is before
+    assert len(known(dev)) == 1
 
 
 def planned(dev: Any, verb: str, *arguments: Any, **keywords: Any) -> tuple[Any, Any, Any]:
@@ -415,16 +441,41 @@ def known_payload(dev: Any, x: Any, alpha: float) -> bytes:
 VARIABLE = 'extern "C" __device__ double held[4]; extern "C" __global__ void keep(double *x) { *x = held[0]; }'
 
 
-async def test_a_block_remembers_few_of_the_views_that_a_loop_makes_and_equal_ones_stay_the_same(dev):
-    x = dev.zeros(4 * _MOST_PLACES, np.float32)
-    seen = set()
-    for at in range(3 * _MOST_PLACES):
-        first, second = x[at : at + 2], x[at : at + 2]
-        (one, _), (other, _) = (question_of(Library._copy, (view,), {}) for view in (first, second))
-        assert one == other
-        assert one not in seen
-        seen.add(one)
-        assert len(x._block.places) <= _MOST_PLACES
+async def test_views_are_the_same_by_their_elements_and_their_forms_by_what_a_record_depends_on(dev):
+    x, other = dev.zeros(4096, np.float32), dev.zeros(4096, np.float32)
+
+    def exact(*arrays: Any) -> Any:
+        return question_of(Library._copy, arrays, {})[0]
+
+    def form_key(*arrays: Any) -> Any:
+        return form_of(Library._copy, arrays, {})[0]
+
+    assert exact(x[2:4]) == exact(x[2:4])
+    assert len({exact(each) for each in (x, x[:], x[1:], x[:-1], x.reshape(64, 64), other, x[::2])}) == 6
+    assert form_key(x) == form_key(other) == form_key(x[:])
+    assert form_key(x[1:3]) == form_key(other[1:3]) == form_key(x[129:131]), "512 bytes on"
+    several = [x, x[1:3], x[2:4], x[1:4], x[:4096:2], x[::-1], x.reshape(64, 64), x[:2], x[: x.size // 2]]
+    several += [dev.zeros(4096, np.int32), dev.zeros(2048, np.float32)]
+    assert len({form_key(each) for each in several}) == len(several)
+    # Which of them share memory, and how they lie there.
+    pairs = [(x, other), (x, x), (x[:128], x[128:256]), (x[:128], x[256:384]), (x[128:256], x[:128]), (x, other[:])]
+    assert len({form_key(*each) for each in pairs}) == 5
+    assert form_key(x, other) == form_key(x, other[:]) == form_key(other, x)
+    assert form_key(x, x) == form_key(other, other[:])
+
+
+async def test_few_forms_are_remembered_and_one_that_was_forgotten_is_another(dev, monkeypatch):
+    monkeypatch.setattr(_arrays, "_MOST_FORMS", 8)
+    monkeypatch.setattr(_arrays, "_FORMS", {})
+    x = dev.zeros(64, np.float32)
+    for end in range(1, 40):
+        form_of(Library._copy, (x[:end],), {})
+        assert len(_arrays._FORMS) <= 8
+    for _ in range(2):
+        for end in range(1, 20):
+            view = x[:end]
+            await dev.blas.scal(view, 2)
+            assert await dev.blas.scal(view, 0.5) is view
 
 
 async def test_a_call_on_a_variable_of_a_module_is_not_kept(dev, ways):
@@ -445,13 +496,14 @@ async def test_a_call_on_a_variable_of_a_module_is_not_kept(dev, ways):
 async def test_what_is_no_single_command_or_returns_something_else_is_planned_each_time(dev, name):
     (a,) = await given(dev, 1, dtype=np.int8)
     odd = await dev.to_device(np.ones((3, 3), np.int8))
-    x, y = [await dev.to_device(np.arange(float(N))) for _ in range(2)]
+    x, ones = await dev.to_device(np.arange(float(N))), await dev.to_device(np.eye(N))
     async with form(dev, name) as call:
         for _ in range(3):
             products = await call("gemm", odd, odd)
-            await call("swap", x, y)
+            solved = await call("trsv", ones, x)
             await call("gemm_batched", [a], [a])
     assert (await products.to_host()).tolist() == [[3] * 3] * 3
+    assert (await solved.to_host()).tolist() == [0, 1, 2, 3]
     assert not known(dev)
 
 

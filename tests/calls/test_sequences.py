@@ -20,6 +20,7 @@ from atomr_trio import (
 )
 from atomr_trio._calls import known_sequences
 from atomr_trio._calls.known_sequences import KnownSequences
+from atomr_trio._calls.sequences import SequenceRequest
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.sequences import Content, Hole, Step, pack_words, unpack_words
 from atomr_trio.testing import ReturnStatus, inject
@@ -160,6 +161,58 @@ async def test_repetitions_in_flight_tell_their_answers_apart(dev: Device) -> No
     await array.copy_from(numbers(3)["a"])
     np.testing.assert_allclose(await dev.solver.det(array), np.linalg.det(numbers(3)["a"]))
     np.testing.assert_allclose(found[0][0], np.linalg.det(numbers(1)["a"]))
+
+
+async def test_other_arrays_of_the_same_layout_are_not_planned_again(
+    dev: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned: list[object] = []
+    fold = known_sequences.folded
+    monkeypatch.setattr(known_sequences, "folded", lambda *given: planned.append(given) or fold(*given))
+    for verb, names in SINGLE.items():
+        for batched in (False, True):
+            expected, found = [], []
+            for seed in range(1, 4):
+                arrays = [await dev.to_device(numbers(seed)[name]) for name in names]
+                planned.clear()
+                if batched:
+                    async with dev.batch() as batch:
+                        result = getattr(batch.solver, verb)(*arrays)
+                else:
+                    result = await getattr(dev.solver, verb)(*arrays)
+                calls = [request for _, requests, _ in planned for request in requests]
+                assert seed == 1 or all(isinstance(each, SequenceRequest) for each in calls), verb
+                found.append(await on_host(result))
+                first = dev.solver._planner()
+                again = getattr(type(first), verb).plan(first, *arrays)
+                await first._ask_all()
+                expected.append(await on_host(again))
+            for one, other in zip(found, expected, strict=True):
+                for each, right in zip(one, other, strict=True):
+                    assert (each is None and right is None) or each.tobytes() == right.tobytes(), verb
+
+
+async def test_what_lies_in_another_way_is_planned_by_itself(dev: Device) -> None:
+    """Transposed, in a larger array, two of one memory, or of another order; and with other options."""
+    given = numbers()
+    wide = await dev.to_device(np.pad(given["a"], 2))
+    both = await dev.to_device(np.stack([given["a"], given["p"]]))
+    for _ in range(2):
+        for array, right in (
+            (await dev.to_device(given["a"]), given["a"]),
+            ((await dev.to_device(given["a"])).T, given["a"].T),
+            (wide[2:-2, 2:-2], given["a"]),
+            (await dev.to_device(given["p"][:3, :3].copy()), given["p"][:3, :3]),
+        ):
+            np.testing.assert_allclose(await (await dev.solver.inv(array)).to_host(), np.linalg.inv(right))
+        for lower in (True, False):
+            array = await dev.to_device(np.tril(given["p"]) if lower else np.triu(given["p"]))
+            values = await (await dev.solver.eigvalsh(array, lower=lower)).to_host()
+            np.testing.assert_allclose(values, np.linalg.eigvalsh(given["p"]))
+        for first, second in ((0, 1), (1, 0)):
+            found = await (await dev.solver.solve(both[first], both[second])).to_host()
+            a, b = (given["a"], given["p"])[:: 1 if first == 0 else -1]
+            np.testing.assert_allclose(found, np.linalg.solve(a, b))
 
 
 async def test_a_known_verb_keeps_no_array_alive(dev: Device) -> None:

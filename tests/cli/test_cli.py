@@ -829,6 +829,12 @@ async def test_the_doctor_says_what_a_gpu_that_forgets_or_admits_one_process_cos
     ]
 
 
+async def test_the_doctor_says_which_loop_the_worker_runs_and_why(dev, capsys):
+    for reason, line in ((None, "worker's loop native"), ("no ring", "worker's loop Python: no ring")):
+        doctor.describe_device(doctor.Report(), attrs.evolve(dev.info, python_loop=reason))
+        assert line in " ".join(capsys.readouterr().out.split())
+
+
 async def test_the_doctor_does_not_wait_for_ever(monkeypatch, capsys, autojump_clock):
     monkeypatch.setattr(atomr_trio, "open_device", never_open)
     report = doctor.Report()

@@ -17,8 +17,8 @@ import trio
 from atomr_trio import ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import process as launcher, watch as _watch
-from atomr_trio._wire.protocol import HEARTBEAT_WORD
-from atomr_trio._worker import main
+from atomr_trio._wire.protocol import EXIT_LOST, HEARTBEAT_WORD
+from atomr_trio._worker import heart as _heart, main
 from atomr_trio.testing import kill_worker
 from support import set_constant
 from support.rogue import compile_rogue, next_generation, until
@@ -157,22 +157,23 @@ def test_the_system_tells_whether_a_process_is_stopped(backend):
 # --- the worker's side ------------------------------------------------------------------------------------------------
 
 
-class Heart:
+class Beating:
     """The thread that beats, of a worker whose lanes and loop are the test's."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(main, "HEARTBEAT_PERIOD", 1e-3)
+        monkeypatch.setattr(_heart, "HEARTBEAT_PERIOD", 1e-3)
         nothing: Any = None
         self.worker: Any = main.Worker(nothing, "sim", 0, 0, 0)
         self.lane = SimpleNamespace(busy=False)
         self.worker._lanes = {0: self.lane}
         self.worker._ring = object()
-        self.worker._page = SimpleNamespace(words=[0] * (HEARTBEAT_WORD + 1))
-        self.thread = threading.Thread(target=self.worker._beat, daemon=True)
+        self.heart: Any = self.worker._heart
+        self.heart.words = [0] * (HEARTBEAT_WORD + 1)
+        self.thread = threading.Thread(target=self.heart.beat, daemon=True)
 
     @property
     def beats(self) -> int:
-        return int(self.worker._page.words[HEARTBEAT_WORD])
+        return int(self.heart.words[HEARTBEAT_WORD])
 
     def wait(self, condition: Any) -> None:
         for _ in range(10_000):
@@ -183,74 +184,74 @@ class Heart:
 
     def goes_on(self) -> None:
         """Wait for so many beats that it would have rested."""
-        until_then = self.beats + 3 * main.BEATS_BEFORE_REST
+        until_then = self.beats + 3 * _heart.BEATS_BEFORE_REST
         self.wait(lambda: self.beats >= until_then)
-        assert not self.worker._heart_rests
+        assert not self.heart.rests
 
     def end(self) -> None:
         self.worker._ended.set()
-        self.worker._rouse()
+        self.heart.rouse()
         self.thread.join(DEADLINE)
         assert not self.thread.is_alive()
 
 
 @pytest.fixture
-def heart(monkeypatch: pytest.MonkeyPatch) -> Heart:
-    return Heart(monkeypatch)
+def beating(monkeypatch: pytest.MonkeyPatch) -> Beating:
+    return Beating(monkeypatch)
 
 
-def test_a_heart_rests_when_nothing_has_work_and_beats_again_for_a_record(heart: Heart) -> None:
-    heart.thread.start()
+def test_a_heart_rests_when_nothing_has_work_and_beats_again_for_a_record(beating: Beating) -> None:
+    beating.thread.start()
     for _ in range(3):
-        heart.wait(lambda: heart.worker._heart_rests)
-        beats = heart.beats
-        heart.worker._awake = True  # as the loop's thread does when it has been woken
-        heart.worker._rouse()
-        heart.wait(lambda beats=beats: heart.beats > beats)
-        heart.goes_on()
-        heart.worker._awake = False
-    heart.wait(lambda: heart.worker._heart_rests)
-    heart.end()
+        beating.wait(lambda: beating.heart.rests)
+        beats = beating.beats
+        beating.worker._awake = True  # as the loop's thread does when it has been woken
+        beating.heart.rouse()
+        beating.wait(lambda beats=beats: beating.beats > beats)
+        beating.goes_on()
+        beating.worker._awake = False
+    beating.wait(lambda: beating.heart.rests)
+    beating.end()
 
 
 @pytest.mark.parametrize("reason", ["lane", "socket", "awake"])
-def test_a_heart_beats_while_there_may_be_work(heart: Heart, reason: str) -> None:
-    heart.lane.busy = reason == "lane"
-    heart.worker._awake = reason == "awake"
+def test_a_heart_beats_while_there_may_be_work(beating: Beating, reason: str) -> None:
+    beating.lane.busy = reason == "lane"
+    beating.worker._awake = reason == "awake"
     if reason == "socket":  # without a ring nothing tells when records come
-        heart.worker._ring = None
-    heart.thread.start()
-    heart.goes_on()
-    heart.end()
+        beating.worker._ring = None
+    beating.thread.start()
+    beating.goes_on()
+    beating.end()
 
 
 def test_a_worker_whose_context_is_lost_while_its_heart_rests_ends(
-    heart: Heart, monkeypatch: pytest.MonkeyPatch
+    beating: Beating, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The monitor may hear of it, while nothing of this worker is open."""
     exits: list[int] = []
 
     def leave(status: int) -> None:
         exits.append(status)
-        heart.worker._ended.set()
+        beating.worker._ended.set()
 
     monkeypatch.setattr(os, "_exit", leave)
-    monkeypatch.setattr(main, "LINGER_SECONDS", 0.0)
-    heart.thread.start()
-    heart.wait(lambda: heart.worker._heart_rests)
-    heart.worker.post = lambda *_: None
-    heart.worker.lost(SimpleNamespace(status=700, library="cuda", name="x", text="y"), "a test")
-    heart.thread.join(DEADLINE)
-    assert exits == [main.EXIT_LOST]
+    monkeypatch.setattr(_heart, "LINGER_SECONDS", 0.0)
+    beating.thread.start()
+    beating.wait(lambda: beating.heart.rests)
+    beating.worker.post = lambda *_: None
+    beating.worker.lost(SimpleNamespace(status=700, library="cuda", name="x", text="y"), "a test")
+    beating.thread.join(DEADLINE)
+    assert exits == [EXIT_LOST]
 
 
-def test_a_rest_that_something_ends_at_once_does_not_begin(heart: Heart, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rest_that_something_ends_at_once_does_not_begin(beating: Beating, monkeypatch: pytest.MonkeyPatch) -> None:
     """Work comes between the last look and the rest, at each of the two moments."""
     for moment in (0, 1):
         answers = itertools.chain([True] * moment, itertools.repeat(False))
-        monkeypatch.setattr(heart.worker, "_is_idle", lambda answers=answers: next(answers))
+        monkeypatch.setattr(beating.heart, "_is_idle", lambda answers=answers: next(answers))
         if moment:
-            heart.worker._roused.clear = lambda: None  # the one who ends it has looked already
-            heart.worker._roused.set()
-        heart.worker._rest_heart()
-        assert not heart.worker._heart_rests
+            beating.heart._roused.clear = lambda: None  # the one who ends it has looked already
+            beating.heart._roused.set()
+        beating.heart._rest()
+        assert not beating.heart.rests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import hypothesis.strategies as st
 import pytest
@@ -184,6 +185,52 @@ def test_the_next_owner_of_collected_memory_waits_for_the_work_on_it(role):
     assert (arena.in_use, block.chunk.used, arena.blocks) == (4096, 4096, {heir})
     assert arena.damage() == (0, 0)
     assert claim(heir, Role.WRITE, 0, 9) == {(2, 5)}
+
+
+@pytest.mark.parametrize("freed", [False, True])
+@pytest.mark.parametrize("role", list(Role))
+def test_a_block_that_nobody_knows_becomes_the_next_owners_as_if_it_were_new(role, freed):
+    arena = make_arena()
+    other = arena.allocate(512)  # or the chunk would be dropped
+    last = arena.allocate(4096)
+    claim(last, role, 2, 5)
+    last.fast, last.recipe, last.places = 7, Recipe(4, 1, b"abcd"), {"how": object()}
+    address, number = last.address, id(last)
+    if freed:
+        last.tear("a fault")
+        arena.free(last)
+    else:
+        arena.orphans.append(last)
+    del last
+    heir = arena.allocate(4000)
+    assert id(heir) == number or sys.version_info >= (3, 14)
+    assert (heir.address, heir.nbytes, heir.size, heir.state) == (address, 4000, 4096, "ready")
+    assert (heir.fast, heir.written, heir.recipe, heir.places, heir.writer, heir.reader) == (0, False, *(None,) * 4)
+    assert (arena.in_use, heir.chunk.used, arena.blocks) == (4608, 4608, {heir, other})
+    assert claim(heir, Role.WRITE, 0, 9) == {(2, 5)}
+
+
+@pytest.mark.parametrize("freed", [False, True])
+def test_a_block_that_a_command_knows_stays_what_it_was(freed):
+    arena = make_arena()
+    operands = [(arena.allocate(4096), Role.WRITE)]
+    operands[0][0].tear("a fault")
+    if freed:
+        arena.free(operands[0][0])
+    else:
+        arena.orphans.append(operands[0][0])
+    heir = arena.allocate(4096)
+    last = operands[0][0]
+    assert heir is not last
+    assert (heir.address, heir.state, last.state, last.torn) == (last.address, "ready", "freed", "a fault")
+
+
+def test_collected_damage_is_no_damage_of_the_next_owner():
+    arena = make_arena()
+    arena.orphans.append(arena.allocate(4096))
+    arena.orphans[0].tear("a fault")
+    heir = arena.allocate(4096)
+    assert (heir.state, heir.torn, arena.damage()) == ("ready", None, (0, 0))
 
 
 def test_a_block_that_was_collected_and_freed_comes_back_once():

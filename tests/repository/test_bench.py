@@ -23,6 +23,7 @@ fft, fft_subjects = importlib.import_module("fft"), importlib.import_module("fft
 random_numbers, random_subjects = importlib.import_module("random_numbers"), importlib.import_module("random_subjects")
 turns, conclusion = importlib.import_module("turns"), importlib.import_module("conclusion")
 recovery = importlib.import_module("recovery")
+starts = importlib.import_module("start")
 OF_SPEED = targets.of_speed(speed_works.PLANS["cuda"].works)
 
 
@@ -199,6 +200,46 @@ def test_a_recovery_is_missed_that_takes_longer_than_it_may_or_holds_the_loop_up
 
 def test_a_start_without_a_standby_is_not_judged_where_nothing_can_be_compared():
     assert recovered(1e-3, 1e-3, None) == [True, None, True, True]
+
+
+def test_the_steps_of_a_start_are_told_with_what_cannot_be_shortened():
+    """Each step begins and ends with a moment that some start notes, and the medians are of moments that all have."""
+    bare = {"asked for": 0.0, "begun": 0.01, "imported": 0.02, "driver loaded": 0.03, "result": 0.2}
+    told = starts.medians([bare, {**bare, "result": 0.4}, {**bare, "result": 0.3, "begun": 0.02, "more": 1.0}])
+    assert told == {**bare, "result": 0.3}
+    lines = starts.table({starts.BARE: told})
+    assert lines[0] == f"{starts.BARE}: 300 ms up to the first result"
+    assert [line for line in lines[1:-2] if "ms*" in line] == [lines[1], lines[3]]
+    assert len(lines) == 6, "steps whose ends were not noted are left out"
+
+
+@pytest.mark.sim_only
+def test_the_starts_of_the_simulator_are_measured_and_written(tmp_path):
+    done = run("start.py", "--starts", "1", "--json", tmp_path / "start.json")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads((tmp_path / "start.json").read_text(encoding="utf-8"))
+    assert list(told["figures"]) == [starts.OPENED, starts.REBUILT]
+    for name, moments in told["figures"].items():
+        assert f"{name}: {moments['result'] * 1e3:.0f} ms up to the first result" in done.stdout
+        assert moments["asked for"] < moments["ready read"] < moments["result"]
+    assert told["figures"][starts.REBUILT]["reaped"] > 0
+
+
+def test_each_load_call_and_opening_has_its_limit():
+    ours = [recovery.Recovery(name, [1e-3], [1e-3]) for name in ("one", "no")]
+    table = recovery.table_of(*ours, {"atomr_cuda": 0.3})
+    for row, values in (
+        (recovery.load_row(1, 50), [2e-3, 1e-3, 9e-3]),
+        (recovery.load_row(10, 1), [3e-3]),
+        (recovery.call_row("gemm"), [2.1e-3]),
+        (recovery.OPENED_ROW, [0.2, 0.3, 0.9]),
+    ):
+        table.measures.append(report.Measure(row, report.OURS, values))
+    judged = {verdict.name: verdict.held for verdict in recovery.judged(*ours, table)}
+    found = [held for name, held in judged.items() if "GiB" in name or "gemm" in name or recovery.OPENED_ROW in name]
+    assert found == [True, False, False, None], "no process was measured"
+    table.measures.append(report.Measure(recovery.PROCESS_ROW, report.RAW, [0.26]))
+    assert [held for held in (verdict.held for verdict in recovery.judged(*ours, table)) if held is None] == []
 
 
 @pytest.mark.sim_only

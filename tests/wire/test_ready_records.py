@@ -113,7 +113,7 @@ def test_identities_are_never_given_twice():
 
 
 def corrupt_places(slot: bytearray) -> None:
-    slot[NUMBER.size + HEADER.size + 8] = 1
+    slot[NUMBER.size + HEADER.size + 9] = 0xFF  # the first place is far behind the payload
 
 
 def corrupt_count(slot: bytearray) -> None:

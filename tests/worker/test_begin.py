@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable
 from ctypes import c_int
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -109,17 +111,19 @@ def limits() -> Any:
     signal.signal(signal.SIGCHLD, handler)
 
 
-def test_the_driver_begins_with_all_the_descriptors_that_are_allowed_and_with_its_children(
-    install: Callable[..., FakeDriver], limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("soft", [256, None])
+def test_the_driver_begins_with_descriptors_enough_and_not_too_many_and_with_its_children(
+    install: Callable[..., FakeDriver], limits: tuple[int, int], monkeypatch: pytest.MonkeyPatch, soft: int | None
 ) -> None:
     monkeypatch.delenv(begin.CHOSEN_LIBRARY, raising=False)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(limits[1], 256), limits[1]))
+    hard = limits[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, soft or hard), hard))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     install()
     ahead = begin._begin("cuda", "0")
     assert ahead is not None
     assert ahead.wait()
-    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (limits[1], limits[1])
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == (min(hard, begin.FEW_DESCRIPTORS), hard)
     assert signal.getsignal(signal.SIGCHLD) is signal.SIG_DFL
 
 
@@ -169,7 +173,7 @@ def test_a_program_that_is_started_loads_nothing_of_the_library_before_the_drive
     code = (
         "import sys\n"
         "before = set(sys.modules)\n"
-        f"exec(open({worker_command()[-1]!r}).read(), {{'__name__': 'begin'}})\n"
+        f"exec(open({worker_command()[-2]!r}).read(), {{'__name__': 'begin'}})\n"
         "print(*sorted(set(sys.modules) - before))"
     )
     done = subprocess.run(
@@ -204,3 +208,39 @@ async def test_the_steps_of_a_start_are_noted_on_both_sides(open_test_device) ->
     assert begun <= times[0]
     assert times == sorted(times)
     assert times[-1] <= time.monotonic()
+
+
+PROGRAM = """
+import sys
+{before}
+sys.argv = ["begin.py", "7", "8", "sim", "0", "9", "10", {last!r}]
+import atomr_trio._worker.main as worker
+worker.main = lambda arguments, ahead: print(arguments, ahead)
+exec(open({begin!r}).read())
+print("site" in sys.modules, sys.flags.no_site)
+"""
+
+
+@pytest.mark.parametrize("last", [begin.WITH_SITE, ""])
+def test_a_worker_makes_up_for_the_settings_of_the_site_unless_its_parent_has_none(last: str, tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('customized')")
+    code = PROGRAM.format(before="", last=last, begin=str(begin.__file__))
+    environment = child_environment()
+    environment["PYTHONPATH"] = os.pathsep.join([str(tmp_path), environment["PYTHONPATH"]])
+    done = subprocess.run(
+        [sys.executable, "-P", "-S", "-c", code], env=environment, capture_output=True, text=True, check=True
+    )
+    expected = ["customized"] * bool(last) + ["['7', '8', 'sim', '0', '9', '10'] None", f"{bool(last)} 1"]
+    assert done.stdout.splitlines() == expected
+
+
+@pytest.mark.parametrize("flags", [[], ["-S"], ["-s"]])
+def test_the_command_of_a_worker_leaves_out_the_site_and_says_whether_it_is_wanted(flags: list[str]) -> None:
+    code = "from atomr_trio._wire.starting import worker_command; print(*worker_command('x'), sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-P", *flags, "-c", code], env=child_environment(), capture_output=True, text=True, check=True
+    )
+    _, *command = done.stdout.split("\n")[:-1]
+    user = ["-s"] * ("-s" in flags)
+    wanted = "" if "-S" in flags else begin.WITH_SITE
+    assert command == ["-P", "-S", *user, "-X", "faulthandler", str(begin.__file__), "x", wanted]

@@ -49,7 +49,7 @@ class StubEngine:
         self.meanwhile: Any = None
         self.calls = {SET.number: self._set, WAIT.number: self._set}
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Any, allowed: int) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Any, allowed: int, *, launches: bool = True) -> None:
         assert verb == SET.number
         assert not self.services.capture_turns.is_capturing
         sim_process.free_memory()

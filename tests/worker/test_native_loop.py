@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import math
 import os
 import select
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +23,8 @@ from atomr_trio._wire.protocol import GROUP_LIMIT, INLINE_LIMIT, RECORDS_READ_WO
 from atomr_trio._wire.ring import SLOT_BYTES, SLOTS
 from atomr_trio._worker import native
 from atomr_trio._worker.base import lanes
+from atomr_trio._worker.base.native_calls import Word, native_call
+from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS
 from atomr_trio._worker.native_layout import Reason
 from support import open_test_device, sim_process as helper
 from support.loops import BLOCK, DO, DO_TYPE, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
@@ -364,6 +368,39 @@ def test_a_sleeping_program_is_told_of_a_ticket(native_machine):
     assert Reason.TELL in each.returned
 
 
+# --- how engines describe their calls --------------------------------------------------------------------------------
+
+
+def declared(call: Any, *kinds: Any) -> Any:
+    return SimpleNamespace(argtypes=kinds, restype=ctypes.c_int, symbol="toyCall", bind=lambda: call)
+
+
+def test_a_call_is_described_by_its_function_and_its_arguments():
+    calls: list[tuple[Any, ...]] = []
+    function = declared(lambda *given: calls.append(given) or 5, ctypes.c_void_p, ctypes.c_int, ctypes.c_ubyte)
+    form = native_call(function, (Word(1, base=100, most=9), -3, Word(0)), 2, calls.append)
+    assert form is not None
+    for target, word in zip(form.targets, (0x1FF, 8), strict=True):
+        ctypes.c_uint64.from_address(target.address).value = word + target.base
+    assert [target.most for target in form.targets] == [(1 << 64) - 1, 9]
+    call = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * MOST_ARGUMENTS)(form.function)
+    assert call(*form.arguments.view) == 5
+    assert calls == [(108, -3, 0xFF)]
+
+
+def test_what_native_code_cannot_call_has_no_description():
+    def describe(*kinds: Any) -> object:
+        return native_call(declared(None, *kinds), (1,) * len(kinds), 0, lambda bug: None)
+
+    assert describe(ctypes.c_double) is None
+    assert describe(ctypes.c_void_p, ctypes.c_float) is None
+    assert describe(ctypes.c_int * 2) is None
+    assert describe(*(ctypes.c_int,) * (MOST_ARGUMENTS + 1)) is None
+    assert describe(*(ctypes.POINTER(ctypes.c_int),) * MOST_ARGUMENTS) is not None
+    with pytest.raises(ValueError, match="not every one of 2 words is an argument of toyCall"):
+        native_call(declared(None, ctypes.c_int), (Word(1),), 2, lambda bug: None)
+
+
 # --- where it does not run -------------------------------------------------------------------------------------------
 
 
@@ -381,6 +418,22 @@ def test_it_can_be_turned_off_and_says_so(backend, value, reason, monkeypatch):
 def test_it_runs_by_default_and_for_a_simulated_device_if_asked(backend, value, monkeypatch):
     monkeypatch.setenv(NATIVE_VARIABLE, value)
     native.check(backend, native_loop_wanted())
+
+
+def test_a_worker_that_cannot_have_it_gets_the_reason(monkeypatch):
+    """Whatever it is, the worker goes on with the loop of Python."""
+    wants: Any = dict.fromkeys(("driver", "loop", "page", "page_on_device", "patience", "give_up"))
+    ring: Any = object()
+    assert native.loop_for(backend="cuda", ring=None, **wants) == (None, "records come through the socket")
+    monkeypatch.setenv(NATIVE_VARIABLE, "0")
+    assert native.loop_for(backend="cuda", ring=ring, **wants) == (None, "ATOMR_TRIO_NATIVE=0")
+    monkeypatch.setenv(NATIVE_VARIABLE, "1")
+
+    def refuse() -> None:
+        raise native.Unavailable("forbidden")
+
+    monkeypatch.setattr(native, "mapped", refuse)
+    assert native.loop_for(backend="cuda", ring=ring, **wants) == (None, "forbidden")
 
 
 async def test_a_device_says_which_loop_it_has(monkeypatch):

@@ -18,6 +18,9 @@ MAP_CHUNK = CONTEXT.verb("map_chunk", Mode.ENQUEUES, {"address": "Q", "size": "Q
 UNMAP_CHUNK = CONTEXT.verb("unmap_chunk", Mode.ENQUEUES, {"address": "Q"})
 """To a standby worker: unmap a chunk that the device no longer has."""
 
+SERVE = CONTEXT.verb("serve", Mode.ENQUEUES, {})
+"""To a standby worker: it takes over, and rehearses no more."""
+
 EXPORT_CHUNK = CONTEXT.verb("export_chunk", Mode.ENQUEUES, {"address": "Q"})
 """Send the descriptor of a chunk again: the user's process had no room for it."""
 

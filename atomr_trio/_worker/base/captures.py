@@ -58,14 +58,15 @@ class CaptureLane:
     def weigh(self, ticket: int, entries: int) -> None:
         """Do nothing: a captured call takes no room in a queue."""
 
-    def prepare(self, verb: Verb, payload: bytes, allowed: int) -> None:
+    def prepare(self, verb: Verb, payload: bytes, allowed: int, *, launches: bool = True) -> None:
         """Let the engine of a record make what its call needs, before anything is captured.
 
-        All workspaces of the worker may take `allowed` bytes of device memory.
+        All workspaces of the worker may take `allowed` bytes of device memory. `launches` is false if the graph is not
+        to be launched.
         """
         engine = self._services.engines[verb.engine_number]
         if isinstance(engine, CapturableEngine):
-            engine.prepare_capture(verb.number, payload, self._as_lane(), allowed)
+            engine.prepare_capture(verb.number, payload, self._as_lane(), allowed, launches=launches)
 
     def capture(self, verb: Verb, payload: bytes) -> Any:
         """Make the call of a record, and return the graph that it became, for the caller to destroy.

@@ -64,6 +64,7 @@ from .shared_words import (
     STREAM,
     SUBMITTED,
     SURPLUS,
+    UNSIGNED_ENTRIES,
     WAITERS,
     Words,
 )
@@ -144,6 +145,8 @@ class WorkerServices(Protocol):
 
     device: int
     durable: bool
+    rehearses: bool
+    """True for a standby that has not been told to serve."""
     prints: bool
     poisoned: bool
     staging_address: int
@@ -222,11 +225,11 @@ class RepeatingEngine(Engine, Protocol):
 class CapturableEngine(Engine, Protocol):
     """One that makes ahead what its calls need, since a capture allows neither allocating nor waiting."""
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int, *, launches: bool = True) -> None:
         """Make all that the call of a record needs on this lane, whose stream is not captured yet.
 
         All workspaces of the worker may take `allowed` bytes of device memory. What calls that were captured before use
-        must stay in its place until `forget_lane`.
+        must stay in its place until `forget_lane`, if `launches` is true: their graphs are to be launched.
         """
 
 
@@ -345,8 +348,6 @@ class Lane:
         self.calling: threading.Lock = threading.Lock()
         """Held during a call that may block because it makes a number of entries that nobody knows."""
         self._heavy: collections.deque[tuple[int, int]] = collections.deque()
-        self._unsigned_entries = 0
-        """Those that commands without a ticket of their own have made beyond one each."""
         self._weighing = threading.Lock()
         self._marking = threading.Lock()
         self._marked = self.submitted
@@ -476,7 +477,7 @@ class Lane:
     def made_hot(self, ticket: int, *, signs: bool) -> None:
         """The loop thread has made launches up to this ticket, which wants to be signed at once, or can wait."""
         self._state[ACCEPTED] = ticket
-        full = ticket - self._state[SIGNED] >= GROUP_LIMIT or self._unsigned_entries >= GROUP_ENTRIES
+        full = ticket - self._state[SIGNED] >= GROUP_LIMIT or self._state[UNSIGNED_ENTRIES] >= GROUP_ENTRIES
         if signs or full:
             self._sign(ticket, _LAUNCHES)
         self._tell_submitted(ticket)
@@ -513,7 +514,7 @@ class Lane:
             with self._weighing:
                 self._heavy.append((ticket, entries - 1))
                 self._state[SURPLUS] += entries - 1
-                self._unsigned_entries += entries - 1
+                self._state[UNSIGNED_ENTRIES] += entries - 1
 
     def _room(self, limit: int) -> int:
         """The last ticket that the stream has room for: `limit` ordinary commands, each a launch and its ticket."""
@@ -710,7 +711,7 @@ class Lane:
                 self._group_began = now
             # Nobody sees it earlier while the GPU has a whole group of signed commands before it.
             in_time = now - self._group_began < GROUP_SECONDS or self.signed - self.finished >= GROUP_LIMIT
-            full = ticket - self.signed >= GROUP_LIMIT or self._unsigned_entries >= GROUP_ENTRIES
+            full = ticket - self.signed >= GROUP_LIMIT or self._state[UNSIGNED_ENTRIES] >= GROUP_ENTRIES
             shares = in_time and not full
         if not shares:
             self._sign(ticket, verb.operation)
@@ -730,7 +731,7 @@ class Lane:
         if self._groups is not None:
             self._groups[group_index(self.index, self.signed + 1)] = min(255, ticket - self.signed)
         self._state[SIGNED] = ticket
-        self._unsigned_entries = 0
+        self._state[UNSIGNED_ENTRIES] = 0
         if self.stream is None:
             self._words[self._counter] = ticket  # nothing of it has ever run: each command has failed
             return

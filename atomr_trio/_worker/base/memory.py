@@ -43,7 +43,8 @@ from ..._wire.records.memory import (
 )
 from .calls import made_ready
 from .giving_back import GivingBack
-from .lanes import Ready
+from .lanes import NativeCall, Ready
+from .native_calls import Word, native_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -284,15 +285,17 @@ class MemoryEngine:
         self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
 
     def _hot_on_device(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
-        """Return a fill or a copy on the device, of one run of bytes."""
+        """Return a fill or a copy on the device, of one run of bytes. The general way refuses a corrupt payload."""
         stream = lane.stream
         if verb == COPY.number and places == COPY_WORDS:
-            if BOX.unpack(payload)[7:] != (1, 1):
+            if len(payload) != BOX.size or BOX.unpack(payload)[7:] != (1, 1):
                 return None
             copy = self._driver.cuMemcpyDtoDAsync
             run = copy.status
-            return Ready(lambda words: run(words[0], words[1], words[2], stream), partial(_refused, copy))
-        if verb == FILL.number and places == FILL_WORDS:
+            native = partial(self._native, copy, (Word(0), Word(1), Word(2), stream.value))
+            call = lambda words: run(words[0], words[1], words[2], stream)  # noqa: E731
+            return Ready(call, partial(_refused, copy), native=native)
+        if verb == FILL.number and places == FILL_WORDS and len(payload) == FILL.struct.size:
             _, _, itemsize, _, height, _ = FILL.struct.unpack(payload)
             fill = self._memsets.get(itemsize)
             if height != 1 or itemsize > WORD_BYTES:
@@ -303,16 +306,27 @@ class MemoryEngine:
                 return made_ready(lambda: None, wide, partial(_refused, rows), alone=True)
             mask = (1 << 8 * itemsize) - 1
             put = fill.status
-            return Ready(lambda words: put(words[0], words[2] & mask, words[1], stream), partial(_refused, fill))
+            native = partial(self._native, fill, (Word(0), Word(2), Word(1), stream.value))
+            call = lambda words: put(words[0], words[2] & mask, words[1], stream)  # noqa: E731
+            return Ready(call, partial(_refused, fill), native=native)
         return None
+
+    def _native(self, function: Any, arguments: Sequence[int | Word]) -> NativeCall | None:
+        """The same for native code: a call whose three words are among its arguments."""
+        return native_call(function, arguments, 3, self._services.give_up)
 
     def _hot_to_host(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
         """Return a copy between host and device, of one run of bytes, whose fields are all words, or of a rectangle."""
         refused: list[Exception] = []
+        native: Callable[[], NativeCall | None] | None = None
         if verb in (COPY_IN.number, COPY_OUT.number) and places == _PLACES_OF_A_RUN:
             function = self._driver.cuMemcpyHtoDAsync if verb == COPY_IN.number else self._driver.cuMemcpyDtoHAsync
             make = self._hot_in if verb == COPY_IN.number else self._hot_out
             call = make(function.bind(), lane.stream, refused)
+            host = Word(1, self.staged(0), OFFSET_MASK)  # in the staging area, where small copies are
+            array = Word(0)
+            ends = (array, host) if verb == COPY_IN.number else (host, array)
+            native = partial(self._native, function, (*ends, Word(2), lane.stream.value))
         elif verb in (COPY_IN_BOX.number, COPY_OUT_BOX.number) and places == PLACES_OF_A_BOX:
             function = self._driver.cuMemcpy2DAsync
             box = BOX.unpack_from(payload, COPY_IN_BOX.struct.size)
@@ -325,7 +339,7 @@ class MemoryEngine:
         def error_of(status: int) -> Exception:
             return refused.pop() if refused else function.library.error(status, function.symbol)
 
-        return Ready(call, error_of)
+        return Ready(call, error_of, native=native)
 
     def _hot_in(self, copy: Callable[..., int], stream: Any, refused: list[Exception]) -> Callable[[RecordWords], int]:
         addresses, refusal = self._addresses, self._refused

@@ -57,7 +57,7 @@ from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_a
 from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
-from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
+from .calls import ENTRIES_OF_A_CALL, Handles, converted, made_ready, refusal
 from .kernels import Image, Kernel, Kernels
 from .program_check import INTEGERS, ProgramCheck
 
@@ -96,6 +96,8 @@ class _Bound(NamedTuple):
     resolve: tuple[Callable[[Given], Any], ...]
     places: tuple[Callable[[Given], int], ...]
     """How the addresses among its arguments are found; nothing else of them changes, but scalars."""
+    kinds: tuple[Any, ...] = ()
+    """The types of its arguments; none for a kernel of our own."""
     varying: tuple[int, ...] = ()
     """Its arguments, by their indices, that depend on the addresses or the scalars of an execution."""
     outs: tuple[tuple[int, Any], ...] = ()
@@ -117,6 +119,11 @@ class _Bound(NamedTuple):
 
     def arguments(self, given: Given) -> tuple[Any, ...]:
         return tuple([resolve(given) for resolve in self.resolve])
+
+    def ready_arguments(self, given: Given) -> list[Any]:
+        """Return the same for a call that is made again and again."""
+        arguments = self.arguments(given)
+        return converted(arguments, self.kinds) if self.kinds else list(arguments)
 
 
 class _Workspace(NamedTuple):
@@ -214,7 +221,8 @@ class _Plan:
         words = [word for each in arguments for word in (each.words if type(each) is Words else (each,))]
         places = tuple(_place(each) for each in words if isinstance(each, Address | RoomOf))
         varying = tuple(index for index, each in enumerate(arguments) if _varies(each))
-        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places, varying)
+        kinds = tuple(function.argtypes)
+        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places, kinds, varying)
 
     def _bind_step(self, step: Step) -> _Bound:
         match step:
@@ -250,7 +258,7 @@ class _Plan:
             varying = [0, *(index + 1 for index in varying)]
         places = tuple(_place(word) for word in words if isinstance(word, Address | RoomOf))
         launch = self._engine.driver.cuLaunchKernel
-        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places, tuple(varying))
+        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places, varying=tuple(varying))
 
     def _launch(self, step: Launch) -> Callable[..., int]:
         kernels, parameters = self._engine.kernels, self.program.kernels.get(step.kernel)
@@ -404,7 +412,7 @@ class _Plan:
     def bound(self, given: Given) -> Callable[[], int]:
         """Return a function that does the same as `run`, and looks nothing up any more."""
         chosen = [bound.of(given) for bound in self.calls]
-        calls = [functools.partial(bound.call, *bound.arguments(given)) for bound in chosen]
+        calls = [functools.partial(bound.call, *bound.ready_arguments(given)) for bound in chosen]
         if len(calls) == 1 and chosen[0] is self.calls[0]:
             return calls[0]
 
@@ -436,7 +444,7 @@ class _Plan:
         for each in self.calls:
             bound = each.of(given)
             varying = [(index, bound.resolve[index]) for index in bound.varying]
-            calls.append((bound, bound.call, list(bound.arguments(given)), varying))
+            calls.append((bound, bound.call, bound.ready_arguments(given), varying))
 
         def run(words: RecordWords) -> int:
             change(words)
@@ -706,7 +714,7 @@ class PlanEngine:
             raise
         return plan
 
-    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int) -> None:
+    def prepare_capture(self, verb: int, payload: bytes, lane: Lane, allowed: int, *, launches: bool = True) -> None:
         """Make a plan for the lane of a graph, as it was defined for another lane; see `CapturableEngine`."""
         kept = self._kept(lane)
         kept.is_captured = True
@@ -715,7 +723,9 @@ class PlanEngine:
             for other in list(self._lanes.values()):
                 if number in other.failed:
                     raise other.failed[number].with_traceback(None)
-            known = next(other.plans[number] for other in list(self._lanes.values()) if number in other.plans)
+            known = next((other.plans[number] for other in list(self._lanes.values()) if number in other.plans), None)
+            if known is None:
+                raise LookupError(f"plan {number} of {self.table.engine} is not defined")
             kept.plans[number] = self._made(known.program, known.example, allowed, lane)
         plan = kept.plans[number]
         given = plan.given(payload)

@@ -10,6 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Any
 
 from ..._wire.records.calls import HEAD, STAGING_AT, WORD
+from ..._wire.records.memory import BOX, COPY
 from ..._wire.records.sequences import Content, SequenceTable, Step, unpack_words
 from .calls import CallEngine, Handles, made_ready
 from .lanes import Command
@@ -94,12 +95,24 @@ class SequenceEngine(CallEngine):
             is_answered = any(hole.offset == STAGING_AT for hole in step.holes)
             return engine.prepared(step, lane, self.answers_of(lane) if is_answered else 0)
         verb = engine.table.verbs[step.verb]
+        if verb is COPY and BOX.unpack(step.payload)[-2:] == (1, 1) and len(step.holes) == 2:
+            return self._copying(step, lane)
 
         def make(words: Sequence[int], ticket: int) -> None:
             payload = bytearray(step.payload)
             for offset, word, more in step.holes:
                 _WORD.pack_into(payload, offset, words[word] + more)
             call(Command(verb, call, ticket, (), bytes(payload), []), lane)
+
+        return make
+
+    def _copying(self, step: Step, lane: Lane) -> Made:
+        """Return the copy of one run of bytes on the device."""
+        (_, to, _), (_, origin, _) = step.holes
+        size, copy = BOX.unpack(step.payload)[-3], self._driver.cuMemcpyDtoDAsync
+
+        def make(words: Sequence[int], ticket: int) -> None:
+            copy(words[to], words[origin], size, lane.stream)
 
         return make
 

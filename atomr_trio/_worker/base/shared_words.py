@@ -24,13 +24,25 @@ LANE_WORDS: Final = (
     "counter",
     "counter_on_device",
     "groups",
+    "unsigned_entries",
 )
 """See `Lane`: three tickets, the number of commands in the queue, the number of threads in `wait_submitted`, the
 entries of the stream's queue beyond one for each command, the stream (0 if there is none), the addresses of its counter
-for this process and for the device, and the address of the sizes of its groups (0 if there are none)."""
-(ACCEPTED, SUBMITTED, SIGNED, PENDING, WAITERS, SURPLUS, STREAM, COUNTER, COUNTER_ON_DEVICE, LANE_GROUPS) = range(
-    len(LANE_WORDS)
-)
+for this process and for the device, the address of the sizes of its groups (0 if there are none), and the entries that
+commands without a ticket of their own have made beyond one each."""
+(
+    ACCEPTED,
+    SUBMITTED,
+    SIGNED,
+    PENDING,
+    WAITERS,
+    SURPLUS,
+    STREAM,
+    COUNTER,
+    COUNTER_ON_DEVICE,
+    LANE_GROUPS,
+    UNSIGNED_ENTRIES,
+) = range(len(LANE_WORDS))
 
 # --- of the loop ------------------------------------------------------------------------------------------------------
 

@@ -25,6 +25,11 @@ class Workspaces:
         self._taken = 0
         self._lock = threading.Lock()
 
+    @property
+    def taken(self) -> int:
+        """The bytes that they take now."""
+        return self._taken
+
     def take(self, size: int, allowed: int) -> int | None:
         """Count so many bytes more. Returns None; or how many are left, if it would be more than `allowed` in all."""
         with self._lock:

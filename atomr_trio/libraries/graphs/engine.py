@@ -34,6 +34,7 @@ from ..._worker.base.captures import CaptureLane
 from ..._worker.base.giving_back import GivingBack
 from ..._worker.base.lanes import Ready
 from ..._worker.base.memory import SEED_BYTES
+from ..._worker.base.native_calls import native_call
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -196,7 +197,9 @@ class GraphEngine:
             return error
 
         if entries == 1:
-            return Ready(lambda _: call(), error_of, alone=False)
+            arguments = (built.executable.value, lane.stream.value)
+            native = partial(native_call, launch, arguments, 0, self._services.give_up)
+            return Ready(lambda _: call(), error_of, alone=False, native=native)
         return made_ready(lambda: lane.weigh(lane.made_now, entries), lambda _: call(), error_of, alone=True)
 
     def _update(self, command: Command, lane: Lane) -> None:

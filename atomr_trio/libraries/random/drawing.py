@@ -26,7 +26,7 @@ from ..._values.util import shown
 from ..._wire.protocol import LANE_COMPUTE
 from .distributions import drawing_of
 from .generator import DefaultGenerator, RandomGenerator
-from .philox import PhiloxVerbs, shape_of
+from .philox import PLACES_OF_NUMBERS, PhiloxVerbs, shape_of
 from .positions import END, KINDS, POISSON, Place, drawn, even
 from .programs import (
     FUNCTIONS,
@@ -38,7 +38,7 @@ from .programs import (
     spread_program,
 )
 from .records import RANDOM
-from .repeated import Drawing
+from .repeated import Drawing, OwnDrawing
 from .states import State
 
 Converting = tuple[Conversion, tuple[float, ...]]
@@ -56,7 +56,7 @@ class DrawingVerbs(PhiloxVerbs):
 
     _began: tuple[RandomGenerator, State] | None = None
     """The generator of this call, and where it stood; no slot, because its forms have others."""
-    _drawing: Drawing | None = None
+    _drawing: Drawing | OwnDrawing | None = None
     """What this call takes of its generator."""
 
     def _generator_of(self, generator: object) -> RandomGenerator:
@@ -170,6 +170,7 @@ class DrawingVerbs(PhiloxVerbs):
         image = self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
         self._plan_philox(drawing, image, drawer.seed, before.own, result, operation=name)
+        self._drawing = OwnDrawing(drawing.advanced, draws, PLACES_OF_NUMBERS)
         self._move(drawer, State(before.place, behind, before.spawned))
         return result
 
@@ -211,6 +212,7 @@ class DrawingVerbs(PhiloxVerbs):
             operation=f"{RANDOM.engine}.draw",
             keep=(generator, operands.arrays),
             blocks=function.draw == POISSON and generator._lam != lam,
+            variant=function.place,
         )
         self._requests.append(request)
         return draw.place

@@ -32,6 +32,8 @@ from .records import RANDOM
 
 _HEAD: Final = struct.Struct("<QQQQ")
 """The first scalars of an execution: threads, draws, key and position."""
+PLACES_OF_NUMBERS: Final = (_HEAD.size - 16, _HEAD.size - 8)
+"""Where the key and the position are among them."""
 _WORD: Final = 8
 _FILLED: Final = 32
 """The numbers that one launch of ``philox_fill`` writes."""

@@ -13,9 +13,9 @@ import numpy as np
 import trio
 
 from ..._arrays.arrays import DeviceArray
-from ..._calls.stateful import KnownExecution
+from ..._calls.stateful import KnownExecution, KnownNumbered
 from .generator import DefaultGenerator, RandomGenerator
-from .positions import POISSON, Place, drawn, stepped, steps
+from .positions import END, POISSON, Place, drawn, stepped, steps
 from .states import State
 
 if TYPE_CHECKING:
@@ -52,8 +52,11 @@ def question_of(
         if name == "generator":
             generator = value
         elif type(value) is DeviceArray:
+            form = value._form or value._find_form()
+            if form is None:
+                return None
             arrays = (value,)
-            parts += (name, value._place or value._find_place())
+            parts += (name, form)
         elif _add(parts, value):
             parts.append(name)
         else:
@@ -86,8 +89,52 @@ class Drawing(NamedTuple):
     lam: float
 
 
+class OwnDrawing(NamedTuple):
+    """What a draw by a kernel of our own takes of its generator."""
+
+    advanced: Callable[[int, int], int]
+    """Returns the position behind some draws from a position on."""
+    draws: int
+    places: tuple[int, int]
+    """Where the key and the position are among the scalars of the kernel, in bytes."""
+
+
+class KnownOwnDraw:
+    """A draw by a kernel of our own that was made before. The seed and the position are scalars of it."""
+
+    __slots__ = ("_drawing", "_execution")
+
+    def __init__(self, execution: KnownNumbered, drawing: OwnDrawing) -> None:
+        self._execution = execution
+        self._drawing = drawing
+
+    @trio.lowlevel.enable_ki_protection
+    def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
+        """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
+        before = question.generator._state
+        behind = self._drawing.advanced(before.own, self._drawing.draws)
+        if behind >= END:
+            return None
+        result = self._execution.send(batch, question.arrays, (before.place.seed, before.own), before.plain)
+        if result is not None:
+            question.generator._state = State(before.place, behind, before.spawned)
+        return result
+
+    @trio.lowlevel.enable_ki_protection
+    def begin(self, launches: AwaitedLaunches, question: Question) -> tuple[AwaitedLaunch, DeviceArray] | None:
+        """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
+        before = question.generator._state
+        behind = self._drawing.advanced(before.own, self._drawing.draws)
+        if behind >= END:
+            return None
+        begun = self._execution.begin(launches, question.arrays, (before.place.seed, before.own), before.plain)
+        if begun is not None:
+            question.generator._state = State(before.place, behind, before.spawned)
+        return begun
+
+
 class KnownDraw:
-    """A draw that was made before."""
+    """A draw of the library that was made before."""
 
     __slots__ = ("_drawing", "_execution", "_steps")
 
@@ -138,18 +185,26 @@ class KnownDraw:
 
 def learn(
     question: Question,
-    drawing: Drawing | None,
+    drawing: Drawing | OwnDrawing | None,
     requests: Sequence[CommandRequest],
     made: Sequence[DeviceArray],
     result: object,
 ) -> None:
-    """Keep a draw, if it is one call of the library."""
+    """Keep a draw, if it is one call of the library, or one kernel."""
     generator, known = question.generator, question.generator._known
     if drawing is None or not isinstance(result, DeviceArray):
         return
-    execution = KnownExecution.of(generator._plan, question.arrays, requests, made, result)
-    if execution is None:
-        return
+    found: KnownDraw | KnownOwnDraw
+    if isinstance(drawing, OwnDrawing):
+        numbered = KnownNumbered.of(question.arrays, requests, made, result, drawing.places)
+        if numbered is None:
+            return
+        found = KnownOwnDraw(numbered, drawing)
+    else:
+        execution = KnownExecution.of(generator._plan, question.arrays, requests, made, result)
+        if execution is None:
+            return
+        found = KnownDraw(execution, drawing, generator._state.place)
     if known.pop(question.key, None) is None and len(known) >= _MOST_KNOWN:
         del known[next(iter(known))]
-    known[question.key] = KnownDraw(execution, drawing, generator._state.place)
+    known[question.key] = found

@@ -327,6 +327,7 @@ class BatchRandom(_RandomVerbs, Batched):
                 generator, stood = planner._began
                 generator._state, generator._lam = stood, 0.0
             raise
+        self._rehearse(requests)
         if question is not None and before is None:
             learn(question, planner._drawing, requests, planner._made, result)
         return result

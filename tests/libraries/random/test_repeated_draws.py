@@ -68,6 +68,51 @@ async def test_repetitions_in_both_forms_go_on_with_the_same_numbers(dev: Any, k
         assert generator._state.place == shadow.place
 
 
+OWN: dict[str, dict[str, Any]] = {
+    "integers": {"low": -3, "high": 1000},
+    "exponential": {"dtype": "float32"},
+    "bernoulli": {"p": 0.25},
+    "discrete": {"pvals": (0.5, 0.25, 0.25)},
+    "beta": {"a": 2.0, "b": 3.0},
+}
+
+
+@pytest.mark.parametrize("given", [False, True], ids=["new", "out"])
+async def test_repetitions_of_own_kernels_go_on_where_the_last_one_ended(dev: Any, given: bool) -> None:
+    await dev.random.load(*OWN)
+    for verb, keywords in OWN.items():
+        generator, other = dev.random.generator(seed=5), dev.random.generator(seed=5)
+        whole = await (await getattr(other, verb)(size=9 * COUNT, **keywords)).to_host()
+        size: dict[str, Any] = {"out": dev.empty(COUNT, whole.dtype)} if given else {"size": COUNT}
+        if given:
+            keywords = {name: value for name, value in keywords.items() if name != "dtype"}
+        hosts = []
+        for _ in range(3):
+            hosts.append(await (await getattr(generator, verb)(**size, **keywords)).to_host())
+            async with dev.batch() as batch:
+                for _ in range(2):
+                    result = getattr(batch.random, verb)(generator=generator, **size, **keywords)
+                    hosts.append(batch.to_host(result))
+        np.testing.assert_array_equal(np.concatenate(hosts), whole, verb)
+        assert generator.state == other.state
+
+
+async def test_own_kernels_are_not_planned_again_also_with_another_seed(
+    dev: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await dev.random.load("integers")
+    rows = []
+    for _ in range(2):
+        dev.random.seed(5)
+        rows.append([await (await dev.random.integers(0, 1000, COUNT)).to_host() for _ in range(3)])
+        names = published(dev, monkeypatch)
+        dev.random.seed(6)
+        rows[-1].append(await (await dev.random.integers(0, 1000, COUNT)).to_host())
+        assert [name for name in names if name.startswith("random")] == []
+    np.testing.assert_array_equal(*rows)
+    assert len({row.tobytes() for row in rows[0]}) == 4
+
+
 async def test_draws_of_several_kinds_and_sizes_alternate(dev: Any) -> None:
     generator, shadow = new(dev)
     found = []

@@ -216,7 +216,10 @@ called.well:
   %count = sub i64 %ticket, %signed
   %is.full = icmp uge i64 %count, GROUP_LIMIT
   %asks = icmp ne i64 %signs, 0
-  %sign = or i1 %is.full, %asks
+  %entries = shared %lane, LANE_UNSIGNED_ENTRIES
+  %is.heavy = icmp uge i64 %entries, GROUP_ENTRIES
+  %sign.1 = or i1 %is.full, %asks
+  %sign = or i1 %sign.1, %is.heavy
   br i1 %sign, label %signing, label %made
 
 ; Let the GPU write the ticket, for all that share it.
@@ -231,6 +234,7 @@ signing:
   %count.byte = trunc i64 %count.most to i8
   store atomic i8 %count.byte, ptr %group.p release, align 1
   release %ticket, %lane, LANE_SIGNED
+  share 0, %lane, LANE_UNSIGNED_ENTRIES
   %stream = inttoptr i64 %stream.a to ptr
   %counter.d = word %lane, LANE_COUNTER_ON_DEVICE
   %unwritten = call i32 %write(ptr %stream, i64 %counter.d, i64 %ticket, i32 0)
