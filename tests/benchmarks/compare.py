@@ -11,9 +11,10 @@ commits rotates from round to round. The old commit is there twice in each round
 
 A row is *worse* where the new median lies by 3 % above all values of the old commit, and none of the new values lies
 below the old median; *better* is the opposite. Values that mean nothing are told so in one row of 2,000, if there are
-eight of each, and in one of 12 if there are three. How often it happens by chance is shown: the two halves of the old commit are compared by the same rule,
-which with half as many values is wrong more often. The benchmarks' own code is that of the new commit; what the old one
-does not have is told and not compared.
+eight of each, and in one of 12 if there are three. How often it happens by chance is shown: the two halves of the old
+commit are compared by the same rule, which with half as many values is wrong more often.
+
+The benchmarks' own code is that of the new commit; what the old one does not have is told and not compared.
 """
 
 from __future__ import annotations
