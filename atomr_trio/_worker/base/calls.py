@@ -244,8 +244,10 @@ class CallEngine:
             target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
-    def prepared(self, step: Step, lane: Lane, answers: int) -> Made:
-        """Return the call of a sequence's step, for which nothing of the payload is looked at again.
+    def prepared(self, step: Step, lane: Lane, answers: int) -> tuple[Made, int]:
+        """Return the call of a sequence's step, and how many entries of the stream's queue it makes.
+
+        Nothing of the payload is looked at again.
 
         What depends on the sizes alone is asked once: the library's workspace. The call writes what it answers behind
         the address `answers`, and whoever makes the sequence fetches it, and holds `Lane.calling`. Raises as the call
@@ -261,7 +263,7 @@ class CallEngine:
         _shift(words, marks, answers + slot)
         for place, number_type in bound.numbers_on_host:
             words[place] = (number_type * (words[place] or 1))()
-        option, workspace, entries = bound.option, bound.workspace, bound.entries
+        option, workspace = bound.option, bound.workspace
         setting = 0 if option is None else words[option.place]
         call = self.ready(bound, handle.value, words, [place for place, _, _ in holes])
         sizes: tuple[int, ...] = ()
@@ -277,12 +279,11 @@ class CallEngine:
                 self._provide(workspace, sizes, handle, words, lane)
             if flags != handle.flags:
                 self._set(handle, flags)
-            lane.weigh(ticket, entries)
             status = call()
             if status:
                 raise refusal(self._driver, self._library, status, bound.symbol, lane)
 
-        return make
+        return make, bound.entries
 
     def ready(self, bound: Bound, handle: Any, words: list[Any], changing: Sequence[int]) -> Callable[[], int]:
         """Return a call of a function with these words; those at the places `changing` are read each time."""

@@ -31,13 +31,14 @@ class LeftOut(Exception):
 class _Sequence:
     """One sequence on one lane. Its steps are prepared when it is made for the first time."""
 
-    __slots__ = ("_answered", "_content", "_made", "may_be_hot")
+    __slots__ = ("_answered", "_content", "_entries", "_made", "may_be_hot")
 
     def __init__(self, content: Content) -> None:
         self.may_be_hot: bool = False
         """True once it was made ready to be made again."""
         self._content = content
         self._made: list[Made] = []
+        self._entries = 0
         self._answered = max(map(_answered, content), default=0)
         """The bytes that its calls answer."""
 
@@ -46,12 +47,16 @@ class _Sequence:
         made = self._made
         try:
             number = 0
+            lane.weigh(ticket, self._entries)
             for step in made:
                 step(words, ticket)
                 number += 1
             for content in self._content[number:]:
-                made.append(engine.prepared_step(content, lane))
-                made[number](words, ticket)
+                step, entries = engine.prepared_step(content, lane)
+                lane.weigh(ticket, entries)
+                made.append(step)
+                self._entries += entries
+                step(words, ticket)
                 number += 1
         except LeftOut:
             pass
@@ -87,8 +92,8 @@ class SequenceEngine(CallEngine):
             table.drop.number: self._drop,
         }
 
-    def prepared_step(self, step: Step, lane: Lane) -> Made:
-        """Return a step that is ready to be made."""
+    def prepared_step(self, step: Step, lane: Lane) -> tuple[Made, int]:
+        """Return a step that is ready to be made, and how many entries of the stream's queue it makes."""
         engine: Any = self._services.engines[step.engine]
         call: Callable[[Command, Lane], Any] = engine.calls[step.verb]
         if isinstance(engine, CallEngine) and step.verb == engine.table.call.number:
@@ -96,7 +101,7 @@ class SequenceEngine(CallEngine):
             return engine.prepared(step, lane, self.answers_of(lane) if is_answered else 0)
         verb = engine.table.verbs[step.verb]
         if verb is COPY and BOX.unpack(step.payload)[-2:] == (1, 1) and len(step.holes) == 2:
-            return self._copying(step, lane)
+            return self._copying(step, lane), 1
 
         def make(words: Sequence[int], ticket: int) -> None:
             payload = bytearray(step.payload)
@@ -104,15 +109,18 @@ class SequenceEngine(CallEngine):
                 _WORD.pack_into(payload, offset, words[word] + more)
             call(Command(verb, call, ticket, (), bytes(payload), []), lane)
 
-        return make
+        return make, 1
 
     def _copying(self, step: Step, lane: Lane) -> Made:
         """Return the copy of one run of bytes on the device."""
         (_, to, _), (_, origin, _) = step.holes
-        size, copy = BOX.unpack(step.payload)[-3], self._driver.cuMemcpyDtoDAsync
+        size, function, stream = BOX.unpack(step.payload)[-3], self._driver.cuMemcpyDtoDAsync, lane.stream
+        copy = function.bind()
 
         def make(words: Sequence[int], ticket: int) -> None:
-            copy(words[to], words[origin], size, lane.stream)
+            status = copy(words[to], words[origin], size, stream)
+            if status:
+                raise function.library.error(status, function.symbol)
 
         return make
 

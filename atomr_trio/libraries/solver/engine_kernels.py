@@ -14,6 +14,7 @@ their bits: a number is a NaN if it is above infinity without its sign, and an i
 
 from __future__ import annotations
 
+import functools
 import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
@@ -145,25 +146,39 @@ _SAY_OF_ONE_BLOCK = """\
     add.u64 %rd17, %rd17, %rd18;
     st.global.b32 [%rd17], %r7;"""
 
-# The triangle below the diagonal, or above it, without the diagonal: 1 and 2 as for a look.
+# The triangle below the diagonal, or above it, without the diagonal: 1 and 2 as for a look. With a word that has one of
+# some bits, everything else becomes NaN as by a taint.
 _CLEAR = """
 .visible .entry atomr_clear_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
-    .param .u64 columns, .param .u32 shift, .param .u32 part)
+    .param .u64 columns, .param .u64 found, .param .u32 shift, .param .u32 part, .param .u32 step, .param .u32 mask)
 {
-    .reg .pred %p<2>;
-    .reg .b32 %r<8>;
+    .reg .pred %p<6>;
+    .reg .b32 %r<10>;
     .reg .b64 %rd<20>;
-    .reg .b$W %w<2>;
+    .reg .b$W %w<4>;
 
     ld.param.u64 %rd1, [a];
     ld.param.u64 %rd2, [leading];
     ld.param.u64 %rd3, [distance];
     ld.param.u64 %rd4, [rows];
     ld.param.u64 %rd5, [columns];
+    ld.param.u64 %rd17, [found];
     ld.param.u32 %r1, [shift];
     ld.param.u32 %r2, [part];
+    ld.param.u32 %r6, [step];
+    ld.param.u32 %r7, [mask];
     mov.u32 %r3, %ctaid.z;
     cvt.u64.u32 %rd7, %r3;
+    mov.u32 %r8, 0;
+    setp.eq.u64 %p1, %rd17, 0;
+    @%p1 bra FOUND;
+    mul.wide.u32 %rd18, %r3, %r6;
+    shl.b64 %rd18, %rd18, 2;
+    add.u64 %rd17, %rd17, %rd18;
+    ld.global.b32 %r8, [%rd17];
+    and.b32 %r8, %r8, %r7;
+FOUND:
+    setp.ne.u32 %p2, %r8, 0;
     mul.lo.u64 %rd8, %rd7, %rd3;
     add.u64 %rd1, %rd1, %rd8;
     mov.u32 %r3, %ctaid.x;
@@ -179,10 +194,11 @@ _CLEAR = """
     mov.u32 %r3, %nctaid.y;
     cvt.u64.u32 %rd12, %r3;
     mov.b$W %w1, 0;
+    mov.b$W %w2, $NAN;
 COLUMN:
     setp.ge.u64 %p1, %rd11, %rd5;
     @%p1 bra END;
-    mov.u64 %rd13, %rd9;
+    mov.u64 %rd13, 0;
     mov.u64 %rd14, %rd4;
     setp.ne.u32 %p1, %r2, 1;
     @%p1 bra ABOVE;
@@ -196,13 +212,18 @@ ABOVE:
 ROWS:
     mul.lo.u64 %rd15, %rd11, %rd2;
     add.u64 %rd15, %rd1, %rd15;
+    mov.u64 %rd19, %rd9;
 ROW:
-    setp.ge.u64 %p1, %rd13, %rd14;
+    setp.ge.u64 %p1, %rd19, %rd4;
     @%p1 bra NEXT;
-    shl.b64 %rd16, %rd13, $LOG;
+    setp.ge.u64 %p3, %rd19, %rd13;
+    setp.lt.and.u64 %p3, %rd19, %rd14, %p3;
+    or.pred %p4, %p3, %p2;
+    selp.b$W %w3, %w1, %w2, %p3;
+    shl.b64 %rd16, %rd19, $LOG;
     add.u64 %rd16, %rd15, %rd16;
-    st.global.b$W [%rd16], %w1;
-    add.u64 %rd13, %rd13, %rd10;
+    @%p4 st.global.b$W [%rd16], %w3;
+    add.u64 %rd19, %rd19, %rd10;
     bra ROW;
 NEXT:
     add.u64 %rd11, %rd11, %rd12;
@@ -412,7 +433,7 @@ _KERNELS = ("look", "look_one", "taint", "turn", "clear", "restore")
 class Launches:
     """What one call of ours does, ready to be done again and again: a kernel, and what stands around it."""
 
-    __slots__ = ("_after", "_before", "_kernels", "_name", "_parameters", "_places", "_shape", "_values")
+    __slots__ = ("_after", "_before", "_kernels", "_launch", "_name", "_parameters", "_places", "_shape", "_values")
 
     def __init__(
         self,
@@ -432,6 +453,7 @@ class Launches:
         """Which of the numbers is which word of the call; only these may be changed."""
         self._before: Callable[[Any], None] | None = None
         self._after: Callable[[Any], None] | None = None
+        self._launch: Callable[[], int] | None = None
 
     def around(self, before: Callable[[Any], None], after: Callable[[Any], None]) -> None:
         """Have these done before and behind the kernel, with the stream."""
@@ -446,10 +468,15 @@ class Launches:
         self._values[self._places[word]].value = value
 
     def make(self, stream: Any) -> None:
-        """Enqueue it."""
+        """Enqueue it, always to the same stream."""
+        launch = self._launch
+        if launch is None:
+            launch = self._launch = self._kernels.launch(self._name, self._shape, stream, self._parameters)
         if self._before is not None:
             self._before(stream)
-        self._kernels.start(self._name, self._shape, stream, self._parameters)
+        status = launch()
+        if status:
+            raise self._kernels.error(status)
         if self._after is not None:
             self._after(stream)
 
@@ -460,7 +487,7 @@ class Copying:
     __slots__ = ("_driver", "_words")
 
     def __init__(self, driver: Any, words: Sequence[int]) -> None:
-        self._driver = driver
+        self._driver: Any = driver
         self._words = list(words)
 
     def change(self, word: int, value: int) -> None:
@@ -537,10 +564,10 @@ class FiniteKernels:
 
     def clear(self, words: Sequence[int]) -> Launches:
         """Return the writing of zeros over a triangle of matrices, with the words of `WORDS`."""
-        kind, a, rows, columns, leading, distance, batch, part = words
-        numbers = _matrices(kind, a, rows, columns, leading, distance)
-        shape = _shape(kind, rows, columns, batch)
-        return Launches(self, ("clear", _bits_of(kind)), shape, numbers, (_shift_of(kind), part), {1: 0})
+        kind, a, rows, columns, leading, distance, batch, part, found, step, mask = words
+        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found)
+        shape, options = _shape(kind, rows, columns, batch), (_shift_of(kind), part, step, mask)
+        return Launches(self, ("clear", _bits_of(kind)), shape, numbers, options, {1: 0, 8: 5})
 
     def turn(self, words: Sequence[int]) -> Launches:
         """Return the transposition of a complex matrix into another, with the words of `WORDS`."""
@@ -572,11 +599,21 @@ class FiniteKernels:
         if any(each & mask for each in content):
             raise LeftOut
 
-    def start(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> None:
-        """Launch a kernel with parameters of 64 bits, and behind them some of 32."""
+    def launch(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> Callable[[], int]:
+        """Return the launch of a kernel with parameters of 64 bits, and behind them some of 32; it returns the status.
+
+        The caller holds the parameters.
+        """
         if self._module is None:
             self.load()
-        self._driver.cuLaunchKernel(self._functions[name], *shape, stream, addressof(parameters), None)
+        bound = self._driver.cuLaunchKernel.bind()
+        return functools.partial(bound, self._functions[name], *shape, stream, addressof(parameters), None)
+
+    def error(self, status: int) -> Exception:
+        """Return the error of a launch that was refused."""
+        function = self._driver.cuLaunchKernel
+        error: Exception = function.library.error(status, function.symbol)
+        return error
 
 
 def _bits_of(kind: int) -> int:

@@ -266,9 +266,8 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         options: dict[str, Any] = {"spoils": NAN, "lower": lower, "refuses": False, "spreads": True}
         look = self._look("cholesky", "a", work, check_finite, **options)
         self._factor_positive(work, lower, look)
-        self._taint(look, work)
         factor = swapped(work.array) if transposed else work.array
-        self._clear_below(factor if upper else swapped(factor))
+        self._clear_below(factor if upper else swapped(factor), look)
         return self._deliver(factor, target)
 
     @verb

@@ -411,21 +411,28 @@ class SolverPlans(SequencedLibrary):
         for (part,) in _fewest(_diagonal(array)):
             self._fill(part, 1)
 
-    def _clear_below(self, array: DeviceArray) -> None:
-        """Plan zeros below the diagonal."""
-        seen = matrix_of(array)
-        if seen is not None and seen.distance is not None and array.size:
-            kind, words, place_of = _many(seen)
-            columns, rows = (seen.columns, seen.rows) if not seen.by_rows else (seen.rows, seen.columns)
-            operands = self._operands()
-            operands.writes(array)
-            part = finite.ABOVE if seen.by_rows else finite.BELOW
-            for first, count in chunks(seen.count):
-                matrices = (kind, place_of(first), rows, columns, *words[2:])
-                self._call("clear", *matrices, count, part, operation="clear", operands=operands, quick=True)
+    def _clear_below(self, array: DeviceArray, look: Look | None = None) -> None:
+        """Plan zeros below the diagonal, and NaN in all else of matrices that have no answer."""
+        seen, found = matrix_of(array), None if look is None else look.on_device
+        if seen is None or seen.distance is None or not array.size:
+            self._taint(look, self._seen(array if matrix_of(array, by_rows=False) is not None else swapped(array)))
+            for view in _below_diagonal(array):
+                self._fill(view, 0)
             return
-        for view in _below_diagonal(array):
-            self._fill(view, 0)
+        kind, words, place_of = _many(seen)
+        columns, rows = (seen.columns, seen.rows) if not seen.by_rows else (seen.rows, seen.columns)
+        operands = self._operands()
+        operands.writes(array)
+        step, mask = 0, 0
+        if look is not None and found is not None:
+            operands.reads(found)
+            step, mask = int(found.size > 1), look.sight.spoils
+        part = finite.ABOVE if seen.by_rows else finite.BELOW
+        for first, count in chunks(seen.count):
+            matrices = (kind, place_of(first), rows, columns, *words[2:])
+            place = 0 if found is None else Address(found.address + step * first * found.itemsize)
+            more = (count, part, place, step, mask)
+            self._call("clear", *matrices, *more, operation="clear", operands=operands, quick=True)
 
     def _keep(self, out: DeviceArray | None, factors: Matrix) -> Kept | None:
         """Have an `out` that is given to an awaited verb kept, right behind the factorization that may fail.

@@ -18,7 +18,7 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
     "taint": ("type", "A", "rows", "columns", "lda", "distance", "batch", "found", "step", "mask"),
     "turn": ("type", "A", "rows", "columns", "lda", "B", "ldb"),
     "stop": ("found", "count", "mask"),
-    "clear": ("type", "A", "rows", "columns", "lda", "distance", "batch", "part"),
+    "clear": ("type", "A", "rows", "columns", "lda", "distance", "batch", "part", "found", "step", "mask"),
     "keep": ("A", "B", "bytes"),
     "restore": ("A", "B", "count", "info", "found", "mask"),
 }
@@ -26,7 +26,8 @@ WORDS: Final[Mapping[str, tuple[str, ...]]] = {
 column by column: ``lda`` and ``distance``, from one matrix to the next, are in elements. What was found is in 32-bit
 words at ``found``, and for `look` at ``copy``, if that is not 0, as well; for `taint` they are ``step`` words apart.
 `turn` writes the transpose of A to B. `stop` leaves the rest of its record out if one of ``count`` words has a bit of
-``mask``. `clear` writes zeros below the diagonal, or above it.
+``mask``. `clear` writes zeros below the diagonal, or above it, and does
+for the rest what `taint` does, if ``found`` is not 0.
 `keep` copies bytes from A to B. `restore` copies ``count`` 32-bit words from A to B if the info at ``info`` is not 0,
 unless what was ``found`` has a bit of ``mask``."""
 

@@ -142,7 +142,9 @@ async def test_without_the_check_the_calls_are_the_librarys_alone(dev: Device) -
     for verb, operands in {"solve": (square, sides), **dict.fromkeys(("inv", "cholesky", "det"), (square,))}.items():
         checked = functions_of(dev, verb, *operands)
         assert checked.pop("look") == 1
-        assert checked.pop("taint", 0) == (verb != "det")
+        assert checked.pop("taint", 0) == (
+            verb in ("solve", "inv")
+        )  # the kernel that clears a triangle does it as well
         assert checked == functions_of(dev, verb, *operands, check_finite=False)
 
 
