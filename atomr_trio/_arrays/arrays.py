@@ -493,7 +493,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
 
-        Overwriting a whole array makes a torn one good again. A copy of more than 1 MiB from the host, or of elements
+        Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
         that do not lie in regular rows, is made in pieces: if it is cancelled or fails half way, the array is
         torn. From pinned memory (`Device.pinned_empty`) it is one command up to 256 MiB, and a caller that is cancelled
         leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, ``cuMemcpy2DAsync`` for

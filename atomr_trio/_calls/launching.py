@@ -110,8 +110,11 @@ owner, which is told of the end. A prepared launch has the grid and all up to it
 nothing are given for them."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
-_GLANCE_SECONDS = 12e-6
-"""So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`."""
+_TURN_SECONDS = 12e-6
+"""In a turn of the scheduler that is not longer no other task has done anything that matters."""
+_GLANCE_SECONDS = 20e-6
+"""So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`. By
+the worker's loop of Python a ticket takes about 17."""
 _MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
@@ -444,7 +447,7 @@ class AwaitedLaunch:
                         now = clock()
                         if now > until:
                             break
-                        if now - before < _GLANCE_SECONDS:  # nobody else had anything to do
+                        if now - before < _TURN_SECONDS:  # nobody else had anything to do
                             glances_until = now + _GLANCE_SECONDS
                             while words[counter] < ticket and now < glances_until:
                                 now = clock()

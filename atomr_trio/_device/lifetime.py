@@ -36,6 +36,7 @@ from .._generation.process import MAX_DEVICES, WorkerProcess
 from .._supervision.home import check_can_open
 from .._supervision.mailbox import Mailbox
 from .._supervision.policy import RestartPolicy
+from .._transfers.populating import populate_in_thread
 from .._transfers.transfers import Transfers
 from .._values.backends import chosen_backend
 from .._values.errors import AtomrInternalError, DeviceFailed, InvalidArgument
@@ -178,6 +179,8 @@ async def open_device(
     open_now.add(supervisor)
     core.home.enter()
     body_error: BaseException | None = None
+    if chosen == "cuda":  # the simulator registers nothing
+        populate_in_thread(core.part(Transfers).staging.memory)
     try:
         await supervisor.begin(process)
         try:

@@ -78,7 +78,7 @@ def open_device(
       one raises `StaleArray` or `StaleKernel`.
     - `hang_timeout`: seconds that one command may run before its worker is killed; None for no limit. They count
       from when no other command can delay it any more, and for lanes that only wait for each other. The limit does not
-      apply to a copy of more than 1 MiB of ordinary memory, in which the host takes part.
+      apply to a copy of more than 4 MiB of ordinary memory, in which the host takes part.
     - `close_timeout`: seconds that leaving the block waits for started work, before it kills the worker.
     - `memory_limit`: bytes that the arrays' chunks and the workspaces of plans and graphs may take; by default 95 % of
       the memory that was free at opening.

@@ -8,7 +8,7 @@ Dependencies belong to the block: its last writer and its readers since, as (lan
 reused at once, because its next owner inherits the dependencies of the work that still runs on it.
 
 A freed block first waits in a bin of its exact size, not merged with its neighbours. A program mostly asks for sizes
-that it has just freed, so the next allocation takes it out again. At most `AT_A_TIME` blocks are in bins; further freed
+that it has just freed, so the next allocation takes it out again. At most `MOST_BINNED` blocks are in bins; more freed
 blocks are merged at once. A request that its bin cannot serve gets the smallest free span that fits. If there is none,
 all bins are emptied and neighbours merged; if that is not enough, a chunk is added. So the arena grows
 only when no run of free bytes fits the request, and that bounds fragmentation: there is at most one free run for each
@@ -50,7 +50,9 @@ GUARDED_ALIGNMENT = 16
 """A guarded block ends less than this before its memory's end: the widest access of a thread must stay aligned."""
 
 AT_A_TIME = 256
-"""The most freed blocks that one call takes back or merges, so that no call blocks the event loop."""
+"""The most freed blocks that one call takes back, so that no call blocks the event loop."""
+MOST_BINNED = 1024
+"""The most freed blocks in bins: one call may merge all of them, at 1 to 3 us each."""
 
 _KNOWN_HERE_ALONE = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
 """The references to a block that nobody but `Arena.allocate` knows: its variable, `Arena.blocks`, and the argument of
@@ -493,7 +495,7 @@ class Arena:
         self.in_use -= size
         if chunk.guard:
             self._retire_guarded(block)
-        elif self.quarantine or self._binned >= AT_A_TIME:
+        elif self.quarantine or self._binned >= MOST_BINNED:
             self._give_block(block)  # the bins do not separate blocks in quarantine
         else:
             freed = self._bins.get(size)

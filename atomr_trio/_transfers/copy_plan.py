@@ -37,7 +37,7 @@ from .._wire.records.memory import (
 from .._wire.ring import ORDERED_STORES
 from .memory import overlap
 from .pinned import PinnedArea
-from .staging import LARGE_SLOT, WIDE_SLOT, Slot
+from .staging import LARGE_SLOT, Slot
 from .transfers import transfers_of
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _Plan:
         self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
         elements = packed.view(_RAW[itemsize])
         self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
-        most = PINNED_PIECE if self.pinned is not None else WIDE_SLOT if packing is None else LARGE_SLOT
+        most = LARGE_SLOT if self.pinned is None else PINNED_PIECE
         limit = min(most, limit or most) // itemsize * itemsize or itemsize
         self.pieces: Sequence[Piece] = (
             _cut((_layout.run(host.nbytes),), limit) if packing is None else _pieces_of(packing, itemsize, limit)

@@ -7,7 +7,7 @@ memory, without the event loop; see `_Stream`.
 from __future__ import annotations
 
 import collections
-import contextlib
+import ctypes
 import math
 import time
 from collections.abc import Sequence
@@ -23,7 +23,6 @@ from .._values.shortage import host_limits
 from .._wire.protocol import CELL
 from .copy_flow import _Flow
 from .copy_plan import TO_DEVICE, TO_HOST, _Plan
-from .crew import give_way
 from .staging import Slot
 from .transfers import transfers_of
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from .crew import Crew
 
 
-STREAM_PIECES = 128
+STREAM_PIECES = 64
 """The most pieces of one stream. Other copies run between two streams."""
 
 STREAM_SLOTS = 16
@@ -43,6 +42,9 @@ SPIN_SECONDS = 200e-6
 
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 """Seconds that it sleeps, at first and after a while without work."""
+
+_yield = ctypes.CDLL(None).sched_yield
+"""A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 
 class _Stream:
@@ -86,22 +88,18 @@ class _Stream:
             slot.share()  # one hold for the helpers, one for the command
 
     def begin(self) -> None:
-        """Start one helper. Raises `RuntimeError` if the system has no thread left."""
-        self.helpers += 1
-        self._working.append(None)
-        try:
-            self.crew.submit(_Share(self))
-        except RuntimeError:
-            self.leave()
-            self.helper_left()
-            raise
-
-    def call_others(self) -> None:
-        """Start the other helpers, as far as the system has threads: calling one takes as long as sending a command."""
-        with contextlib.suppress(RuntimeError):
-            for _ in range(min(self.crew.size, len(self.pieces)) - 1):
-                if self._left:
-                    self.begin()
+        """Start the helpers. Raises `RuntimeError` if the system has no thread left."""
+        for _ in range(min(self.crew.size, len(self.pieces))):
+            self.helpers += 1
+            self._working.append(None)
+            try:
+                self.crew.submit(_Share(self))
+            except RuntimeError:
+                self.leave()
+                self.helper_left()
+                if not self.helpers:
+                    raise
+                return
 
     def take(self) -> int | None:
         """Return a piece that no helper has begun; None if there is none, or the stream was stopped."""
@@ -229,7 +227,7 @@ class _Share:
         until = 0.0 if self._nap else time.perf_counter() + SPIN_SECONDS
         while not (stream.stopped or stream.may_touch(number)):
             if time.perf_counter() < until:
-                give_way()
+                _yield()
                 continue
             self._nap = min(2 * self._nap or FIRST_NAP, LONGEST_NAP)
             time.sleep(self._nap)
@@ -295,12 +293,7 @@ class _StreamFlow(_Flow):
         self._streaming.append(request)
         with host_limits("no helper can copy", device=self._device.index, operation=self._plan.way.operation):
             stream.begin()
-        actor, generation = self._device.memory_actor, self._device.serving
-        if generation is not None and actor.would_begin(request, generation):
-            actor.begin_nowait(request, generation)  # the worker has as much to do before the first piece as the host
-        else:
-            await actor.mailbox.post(request)
-        stream.call_others()
+        await self._device.memory_actor.mailbox.post(request)
 
     async def _advance(self) -> None:
         for request in [each for each in self._streaming if each.over]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import ctypes
 import os
 import threading
 from typing import Any, Protocol
@@ -18,10 +17,6 @@ import trio
 
 MOST_HELPERS = 8
 """The most helpers. On a machine of 16 cores more of them do not copy faster."""
-
-
-give_way = ctypes.CDLL(None).sched_yield
-"""A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 
 class Job(Protocol):

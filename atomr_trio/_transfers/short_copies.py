@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SHORT_BYTES = 1 << 20
 """The most bytes of pageable memory that go this way. The event loop stands still for some 0.1 ms while so many are
-copied. More than that is copied faster by several threads."""
+copied. More than that is left to several threads, which are faster when several copies are under way."""
 
 SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""

@@ -416,10 +416,18 @@ class Worker:
         def note_work() -> None:
             self._printed = True
 
-        duties = Duties(note_work, self._sign_idle_lanes, self._look, self._offer_room, self._tell_parent, self._sleep)
+        duties = Duties(
+            note_work,
+            self._sign_idle_lanes,
+            self._look,
+            self._offer_room,
+            self._tell_parent,
+            self._sleep,
+            lambda: self._spin_seconds,
+        )
         while True:
             if native is not None:
-                native.serve(duties, self._spin_seconds, self._look_period)
+                native.serve(duties, self._look_period)
                 read = words[RECORDS_READ_WORD]
             sent, first = words[RECORDS_SENT_WORD], read
             if sent == read:

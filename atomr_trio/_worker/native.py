@@ -147,6 +147,8 @@ class Duties(NamedTuple):
     tell_parent: Callable[[], None]
     sleep: Callable[[int], None]
     """Sleep until there are more than so many records."""
+    spin_seconds: Callable[[], float]
+    """The time without a record after which the thread sleeps. Each sleep may change it."""
 
 
 class NativeLoop:
@@ -201,15 +203,15 @@ class NativeLoop:
         """Run what the code knows, and return why it stopped: a `Reason`."""
         return self._run(self._address)
 
-    def serve(self, duties: Duties, spin_seconds: float, look_period: float) -> None:
+    def serve(self, duties: Duties, look_period: float) -> None:
         """Run the launches that the code knows and wait for records, until the next one is for Python.
 
-        Without a record for `spin_seconds` the thread sleeps; every `look_period` it looks after the lanes.
+        The thread looks after the lanes every `look_period`, in seconds.
         """
         words, clock = self._words, time.perf_counter
         read, signed = words[RECORDS_READ_WORD], False
         now = clock()
-        until, look_at = now + spin_seconds, now + look_period
+        until, look_at = now + duties.spin_seconds(), now + look_period
         while True:
             reason = self.run()
             if reason == Reason.RECORD:
@@ -228,14 +230,14 @@ class NativeLoop:
             if reason == Reason.EMPTY:
                 if not signed:
                     duties.sign_idle_lanes()
-                    until, signed = now + spin_seconds, True
+                    until, signed = now + duties.spin_seconds(), True
                 if now > look_at:
                     look_at = now + look_period
                     duties.look()
                     duties.offer_room()
                 if now > until:
                     duties.sleep(read)
-                    until = clock() + spin_seconds
+                    until = clock() + duties.spin_seconds()
             elif reason == Reason.MOST:
                 duties.look()
             else:

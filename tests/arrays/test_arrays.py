@@ -25,7 +25,7 @@ from atomr_trio import (
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers.copy_stream import STREAM_SLOTS
 from atomr_trio._transfers.memory import pattern_of
-from atomr_trio._transfers.staging import LARGE_SLOT, SMALL_SLOTS, TINY_SLOTS, WIDE_SLOT, WIDE_SLOTS
+from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOTS, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._values.dtypes import DTYPES
 from support import chosen_backend, open_test_device
@@ -849,7 +849,7 @@ async def test_a_large_copy_that_is_cut_off_tears_the_array_until_it_is_overwrit
     async with scenario() as dev:
         gate = await Gate.make(dev)
         # The last piece waits for a slot, and no slot comes back before the gate opens.
-        host = np.ones((STREAM_SLOTS + 1) * WIDE_SLOT // 4, np.int32)
+        host = np.ones((STREAM_SLOTS + 1) * LARGE_SLOT // 4, np.int32)
         array = await dev.to_device(host)
         async with trio.open_nursery() as nursery:
             await gate.hold(nursery, array)
@@ -899,7 +899,7 @@ async def test_a_device_copy_of_several_commands_that_is_cut_off_tears_the_targe
 async def test_cancelled_copies_to_the_host_give_their_slots_back():
     async with scenario() as dev:
         gate = await Gate.make(dev)
-        small, large = dev.zeros(1000, np.int32), dev.zeros(2 * WIDE_SLOTS * WIDE_SLOT // 4, np.int32)
+        small, large = dev.zeros(1000, np.int32), dev.zeros(2 * LARGE_SLOTS * LARGE_SLOT // 4, np.int32)
         out = np.full(1000, 9, np.int32)
         async with trio.open_nursery() as nursery:
             await gate.hold(nursery, small)
@@ -910,7 +910,7 @@ async def test_cancelled_copies_to_the_host_give_their_slots_back():
                 callers.start_soon(large.to_host)
                 await until(
                     lambda: (
-                        not core_of(dev).part(Transfers).staging.has_free(WIDE_SLOT)
+                        not core_of(dev).part(Transfers).staging.has_free(LARGE_SLOT)
                         or dev.statistics().lanes[2].unfinished > 32
                     )
                 )

@@ -1239,7 +1239,7 @@ class Answers:
 
 async def idle(milliseconds: int) -> float:
     """The share of one CPU that this process and its workers take while nothing is asked of them."""
-    await trio.sleep(milliseconds / 2e3)
+    await trio.sleep(1.5e-3 * milliseconds)  # a device rests after a second
     begun, first, second = clock(), cpu_seconds(), cpu_seconds()
     await trio.sleep(milliseconds / 1e3)
     used = used_between(second, cpu_seconds()) - used_between(first, second)  # less what one reading takes

@@ -416,9 +416,9 @@ class OnTorch(Others):
 
     def __init__(self) -> None:
         self._torch: Any = importlib.import_module("torch")
-        stream = self._torch.cuda.Stream()
-        self._torch.cuda.set_stream(stream)
-        self._wait = stream.synchronize
+        self._stream = self._torch.cuda.Stream()
+        self._torch.cuda.set_stream(self._stream)
+        self._wait = self._stream.synchronize
 
 
 def checked(call: Callable[[], int]) -> Callable[[], None]:

@@ -311,6 +311,12 @@ def record(request: Any) -> tuple[Any, ...]:
     return (request.payload, dict(request.operands), request.operation, request.lane)
 
 
+def described(result: Any) -> list[tuple[Any, ...]]:
+    """Where the arrays of a result are, and what they are."""
+    several = result if isinstance(result, tuple) else (result,)
+    return [(each.address, each.shape, each.dtype) for each in several]
+
+
 def bytes_of_result(dev: Any, drawn: Drawn) -> int | None:
     """How much memory a call takes for its new result; None if it is refused, or is not kept with a new one."""
     stage, planned = Stage(dev, drawn), None
@@ -353,14 +359,15 @@ async def test_a_repeated_record_is_what_planning_it_anew_would_make(dev, drawn,
         arrays = other[1]
         assert not {array.address for array in arrays} & {array.address for array in before}
         request, result = kept.again(core_of(dev), arrays, LANE_COMPUTE)
-        address, is_new = result.address, kept.new is not None
+        is_new, address = kept.new is not None, 0
         if is_new:
+            address = result.address
             assert address != first.result.address
             assert result._form == first.result._find_form()
             result.free()
         anew = Planned(dev, drawn, *again)
         undo.callback(anew.free)
-        assert (anew.result.address, anew.result.shape, anew.result.dtype) == (address, result.shape, result.dtype)
+        assert described(anew.result) == described(result)
         (expected,) = anew.requests
         sent, planned = record(request), record(expected)
         if is_new:  # the block of a result is its own, and the same is done to it

@@ -194,7 +194,7 @@ def test_a_block_that_nobody_knows_becomes_the_next_owners_as_if_it_were_new(rol
     other = arena.allocate(512)  # or the chunk would be dropped
     last = arena.allocate(4096)
     claim(last, role, 2, 5)
-    last.fast, last.recipe, last.places = 7, Recipe(4, 1, b"abcd"), {"how": object()}
+    last.fast, last.recipe = 7, Recipe(4, 1, b"abcd")
     address, number = last.address, id(last)
     if freed:
         last.tear("a fault")
@@ -205,7 +205,7 @@ def test_a_block_that_nobody_knows_becomes_the_next_owners_as_if_it_were_new(rol
     heir = arena.allocate(4000)
     assert id(heir) == number or sys.version_info >= (3, 14)
     assert (heir.address, heir.nbytes, heir.size, heir.state) == (address, 4000, 4096, "ready")
-    assert (heir.fast, heir.written, heir.recipe, heir.places, heir.writer, heir.reader) == (0, False, *(None,) * 4)
+    assert (heir.fast, heir.written, heir.recipe, heir.writer, heir.reader) == (0, False, None, None, None)
     assert (arena.in_use, heir.chunk.used, arena.blocks) == (4608, 4608, {heir, other})
     assert claim(heir, Role.WRITE, 0, 9) == {(2, 5)}
 

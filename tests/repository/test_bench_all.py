@@ -164,19 +164,25 @@ def row(old: list[float], new: list[float], again: list[float]) -> compare.Row:
 
 @pytest.mark.parametrize(
     ("new", "change"),
-    [(2.0, ""), (3.29, ""), (3.3, "worse"), (0.98, ""), (0.96, "better")],
+    [(2.5, ""), (3.29, ""), (3.3, "worse"), (0.98, ""), (0.96, "better")],
 )
 def test_a_row_differs_when_the_new_median_leaves_the_spread_of_all_old_processes_by_3_percent(new, change):
-    found = row([1.0, 2.0, 3.0], [new - 0.5, new, new + 5], [1.5, 2.0, 3.2])
-    assert (found.change, found.unsteady) == (change, False)
+    low, high = (0.5, 2.0) if new < 1 else (2.0, 9.0)
+    found = row([1.0, 2.0, 3.0], [low, new, high], [1.5, 2.0, 3.2])
+    assert (found.change, found.alarm) == (change, False)
     assert str(found).startswith(change or " ")
 
 
-@pytest.mark.parametrize("again", [[3.1, 3.2, 3.3], [0.5, 0.6, 0.7]])
-def test_nothing_is_said_of_a_row_in_which_the_old_commit_differs_from_itself(again):
-    found = row([1.0, 2.0, 3.0], [9.0, 9.0, 9.0], again)
-    assert (found.change, found.unsteady) == ("", True)
-    assert str(found).startswith("unsteady")
+@pytest.mark.parametrize("new", [[1.9, 9.0, 9.0], [0.1, 0.1, 2.1]])
+def test_a_row_does_not_differ_when_a_new_process_lies_on_the_other_side_of_the_old_median(new):
+    assert row([1.0, 2.0, 3.0], new, [1.5, 2.0, 3.2]).change == ""
+
+
+@pytest.mark.parametrize(
+    ("again", "alarm"), [([3.1, 3.2, 3.3], True), ([0.5, 0.6, 0.7], True), ([1.0, 2.0, 9.0], False)]
+)
+def test_the_old_commit_is_compared_with_itself(again, alarm):
+    assert row([1.0, 2.0, 3.0], [1.0, 2.0, 3.0], again).alarm is alarm
 
 
 def test_rows_that_only_one_of_the_commits_has_are_not_compared():

@@ -20,8 +20,6 @@ from atomr_trio._transfers.staging import (
     STAGING_BYTES,
     TINY_SLOT,
     TINY_SLOTS,
-    WIDE_SLOT,
-    WIDE_SLOTS,
     Slot,
     StagingPool,
 )
@@ -43,11 +41,7 @@ async def take_all(pool: StagingPool, size: int) -> list[Slot]:
 
 
 async def take_all_sizes(pool: StagingPool) -> list[Slot]:
-    return [
-        slot
-        for size in (TINY_SLOT, SMALL_SLOT, MEDIUM_SLOT, WIDE_SLOT, LARGE_SLOT)
-        for slot in await take_all(pool, size)
-    ]
+    return [slot for size in (TINY_SLOT, SMALL_SLOT, MEDIUM_SLOT, LARGE_SLOT) for slot in await take_all(pool, size)]
 
 
 @pytest.mark.parametrize(
@@ -60,9 +54,7 @@ async def take_all_sizes(pool: StagingPool) -> list[Slot]:
         (SMALL_SLOT, SMALL_SLOT),
         (SMALL_SLOT + 1, MEDIUM_SLOT),
         (MEDIUM_SLOT, MEDIUM_SLOT),
-        (MEDIUM_SLOT + 1, WIDE_SLOT),
-        (WIDE_SLOT, WIDE_SLOT),
-        (WIDE_SLOT + 1, LARGE_SLOT),
+        (MEDIUM_SLOT + 1, LARGE_SLOT),
         (LARGE_SLOT, LARGE_SLOT),
     ],
 )
@@ -74,7 +66,7 @@ async def test_a_slot_holds_at_least_what_was_asked_for(pool, size, expected):
 
 async def test_slots_never_overlap_and_lie_within_the_area(pool):
     slots = await take_all_sizes(pool)
-    assert len(slots) == TINY_SLOTS + SMALL_SLOTS + MEDIUM_SLOTS + WIDE_SLOTS + LARGE_SLOTS
+    assert len(slots) == TINY_SLOTS + SMALL_SLOTS + MEDIUM_SLOTS + LARGE_SLOTS
     end = 0
     for slot in sorted(slots, key=lambda each: each.offset):
         assert slot.offset >= end
@@ -83,7 +75,7 @@ async def test_slots_never_overlap_and_lie_within_the_area(pool):
 
 
 async def test_what_is_written_to_a_slot_is_in_the_shared_memory_at_its_offset(pool):
-    slot = await pool.acquire(WIDE_SLOT + 1)
+    slot = await pool.acquire(MEDIUM_SLOT + 1)
     slot.bytes[:3] = (1, 2, 3)
     assert pool.memory.map[slot.offset : slot.offset + 3] == b"\x01\x02\x03"
     assert os.pread(pool.memory.descriptor, 3, slot.offset) == b"\x01\x02\x03"
@@ -167,8 +159,8 @@ async def test_without_waiting_there_is_a_slot_or_an_error(pool):
     taken = [pool.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
     assert len({slot.offset for slot in taken}) == LARGE_SLOTS
     with pytest.raises(trio.WouldBlock):
-        pool.acquire_nowait(WIDE_SLOT + 1)
-    assert pool.acquire_nowait(WIDE_SLOT).size == WIDE_SLOT
+        pool.acquire_nowait(MEDIUM_SLOT + 1)
+    assert pool.acquire_nowait(MEDIUM_SLOT).size == MEDIUM_SLOT
 
 
 async def test_a_cancelled_waiter_takes_no_slot_with_it(pool):

@@ -149,6 +149,36 @@ def words(address: int) -> list[int]:
     return np.frombuffer(sim_process.read(address, 4 * N), np.int32).tolist()
 
 
+def filling(address: int, number: int, *after: int) -> Step:
+    return Step(number, after, ((FILL, FILL.struct.pack(address + 64 * number, 0, 4, 4, 1, bytes(4))),))
+
+
+@pytest.mark.parametrize(
+    ("after", "entries"),
+    [
+        (lambda number: [number - 1][: number > 0], 1 + 2 * 20),
+        (lambda number: (), 1 + 2 * 20 + 20 // 7),
+        (lambda number: [number - 2][: number > 1], 1 + 2 * 20 + 20 // 7),
+    ],
+    ids=["one after the other", "side by side", "two lines"],
+)
+def test_a_launch_is_taken_to_make_entries_for_what_is_no_kernel_and_for_branches(services, after, entries):
+    """Measured figures are with the function that counts."""
+    graphs, x = Graphs(services), sim_process.allocate(4096)
+    graphs.do(BUILD, content=encode_steps([filling(x, number, *after(number)) for number in range(20)]))
+    weighed: list[int] = []
+    graphs.lane.weigh = lambda ticket, count: weighed.append(count)
+    graphs.lane.made_now = 1
+    graphs.run()
+    ready = graphs.engine.hot_call(LAUNCH_GRAPH.number, LAUNCH_GRAPH.struct.pack(1), graphs.lane)
+    assert ready.alone
+    assert ready.call(()) == 0
+    assert weighed == [entries, entries]
+    assert graphs.engine.hot_call(LAUNCH_GRAPH.number, LAUNCH_GRAPH.struct.pack(2), graphs.lane) is None
+    graphs.do(DESTROY)
+    assert graphs.engine.hot_call(LAUNCH_GRAPH.number, LAUNCH_GRAPH.struct.pack(1), graphs.lane) is None
+
+
 def test_all_calls_are_prepared_before_the_first_is_captured_on_a_lane_of_the_graphs_own(services):
     stub, graphs = services.engines[STUB.number], Graphs(services)
     x, y = sim_process.allocate(16), sim_process.allocate(16)

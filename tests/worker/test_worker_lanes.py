@@ -17,7 +17,7 @@ from atomr_sim.driver.streams import Fate, Stream
 from atomr_trio import _worker as worker
 from atomr_trio._wire.protocol import EXIT_BUG, GROUP_LIMIT, Mode
 from atomr_trio._worker.base import lanes
-from atomr_trio._worker.base.lanes import Command, HotCall, Lane
+from atomr_trio._worker.base.lanes import GROUP_ENTRIES, Command, HotCall, Lane
 from atomr_trio.libraries.fft.records import FFT
 from support import sim_process as helper
 
@@ -141,6 +141,24 @@ def test_other_lanes_hear_of_a_command_when_it_is_signed(lane: Lane) -> None:
     assert (seen, lane.submitted) == ([(1, 0)], 2), "this one shares the ticket of a later one"
     lane._made(verb, 3, unsigned=False)
     assert (seen, lane.submitted) == ([(1, 0), (3, 2)], 3)
+    close_stream(lane)
+
+
+@pytest.mark.parametrize("hot", [False, True])
+def test_a_group_is_full_when_its_commands_take_much_of_the_stream(lane: Lane, hot: bool) -> None:
+    """Room is seen to be free only at the end of a group."""
+    signed: list[int] = []
+    lane._services = SimpleNamespace(poisoned=False)
+    lane._write_value = lambda stream, address, ticket, flags: signed.append(ticket) or 0
+    verb: Any = SimpleNamespace(operation="a command")
+    entries = [1, GROUP_ENTRIES + 1, 1, GROUP_ENTRIES // 2 + 1, GROUP_ENTRIES // 2 + 1, 1, 1, GROUP_ENTRIES, 2]
+    for ticket, count in enumerate(entries, 1):
+        lane.weigh(ticket, count)
+        if hot:
+            lane.made_hot(ticket, signs=False)
+        else:
+            lane._made(verb, ticket, unsigned=True)
+    assert signed == [2, 5, 9]
     close_stream(lane)
 
 

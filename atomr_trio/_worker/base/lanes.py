@@ -409,7 +409,8 @@ class Lane:
     @property
     def busy(self) -> bool:
         """True if a command is waiting or running."""
-        return self.pending > 0 or self.submitted > self.finished
+        state = self._state
+        return state[PENDING] > 0 or state[SUBMITTED] > self._words[self._counter]
 
     def accept(self, command: Command) -> None:
         """Take a command in submission order; called by the loop thread alone."""
@@ -468,17 +469,17 @@ class Lane:
 
     def takes_at_once(self, ticket: int) -> bool:
         """Return whether the loop thread may make the calls of the command with this ticket, which has no waits."""
-        return ticket == self.accepted + 1 and not self._services.poisoned and self._takes(ticket)
+        return ticket == self._state[ACCEPTED] + 1 and not self._services.poisoned and self._takes(ticket)
 
     def bound_of_group(self, ticket: int) -> int:
         """The last ticket that the loop thread may give out, from this one on, before it tells `made_hot`."""
-        return min(max(ticket, self.signed + GROUP_LIMIT), self.room_until)
+        return min(max(ticket, self._state[SIGNED] + GROUP_LIMIT), self.room_until)
 
     def made_hot(self, ticket: int, *, signs: bool) -> None:
         """The loop thread has made launches up to this ticket, which wants to be signed at once, or can wait."""
-        self._state[ACCEPTED] = ticket
-        full = ticket - self._state[SIGNED] >= GROUP_LIMIT or self._state[UNSIGNED_ENTRIES] >= GROUP_ENTRIES
-        if signs or full:
+        state = self._state
+        state[ACCEPTED] = ticket
+        if signs or ticket - state[SIGNED] >= GROUP_LIMIT or state[UNSIGNED_ENTRIES] >= GROUP_ENTRIES:
             self._sign(ticket, _LAUNCHES)
         self._tell_submitted(ticket)
 
@@ -503,7 +504,7 @@ class Lane:
 
     def _takes(self, ticket: int) -> bool:
         """Return whether the loop thread may make the calls of this command: no queue, and room in the stream."""
-        if self.pending:
+        if self._state[PENDING]:
             return False
         self.room_until = self._room(INLINE_LIMIT)
         return ticket <= self.room_until
@@ -518,7 +519,7 @@ class Lane:
 
     def _room(self, limit: int) -> int:
         """The last ticket that the stream has room for: `limit` ordinary commands, each a launch and its ticket."""
-        finished = self.finished
+        finished = self._words[self._counter]
         if not self._heavy:
             return finished + limit
         with self._weighing:
@@ -728,10 +729,12 @@ class Lane:
             self.sign()
 
     def _sign(self, ticket: int, operation: str) -> None:
+        state = self._state
         if self._groups is not None:
-            self._groups[group_index(self.index, self.signed + 1)] = min(255, ticket - self.signed)
-        self._state[SIGNED] = ticket
-        self._state[UNSIGNED_ENTRIES] = 0
+            signed = state[SIGNED]
+            self._groups[group_index(self.index, signed + 1)] = min(255, ticket - signed)
+        state[SIGNED] = ticket
+        state[UNSIGNED_ENTRIES] = 0
         if self.stream is None:
             self._words[self._counter] = ticket  # nothing of it has ever run: each command has failed
             return

@@ -60,7 +60,7 @@ WORD_BYTES = 8
 _PLACES_OF_A_RUN = tuple(range(0, COPY_IN.struct.size, 8))
 """The offsets of the fields of `COPY_IN` and `COPY_OUT`."""
 _NOT_MADE = -1
-"""The status of a copy that was not made, because its memory could not be registered."""
+"""The status of a copy that was not made."""
 _ENTRIES_OF_A_2D_FILL = 4
 """At most: on an H200 fewer than 400 pairs of these fills filled a stream, so one makes more than one entry."""
 
@@ -342,28 +342,26 @@ class MemoryEngine:
         return Ready(call, error_of, native=native)
 
     def _hot_in(self, copy: Callable[..., int], stream: Any, refused: list[Exception]) -> Callable[[RecordWords], int]:
-        addresses, refusal = self._addresses, self._refused
+        addresses = self._addresses
 
         def copy_in(words: RecordWords) -> int:
             destination, place, size = words
-            base = addresses.get(place >> AREA_SHIFT)
-            if base is None:
-                refused.append(refusal[place >> AREA_SHIFT])
-                return _NOT_MADE
-            return copy(destination, base + (place & OFFSET_MASK), size, stream)
+            try:
+                return copy(destination, addresses[place >> AREA_SHIFT] + (place & OFFSET_MASK), size, stream)
+            except Exception as error:
+                return self._not_made(place >> AREA_SHIFT, error, refused)
 
         return copy_in
 
     def _hot_out(self, copy: Callable[..., int], stream: Any, refused: list[Exception]) -> Callable[[RecordWords], int]:
-        addresses, refusal = self._addresses, self._refused
+        addresses = self._addresses
 
         def copy_out(words: RecordWords) -> int:
             source, place, size = words
-            base = addresses.get(place >> AREA_SHIFT)
-            if base is None:
-                refused.append(refusal[place >> AREA_SHIFT])
-                return _NOT_MADE
-            return copy(base + (place & OFFSET_MASK), source, size, stream)
+            try:
+                return copy(addresses[place >> AREA_SHIFT] + (place & OFFSET_MASK), source, size, stream)
+            except Exception as error:
+                return self._not_made(place >> AREA_SHIFT, error, refused)
 
         return copy_out
 
@@ -372,7 +370,7 @@ class MemoryEngine:
     ) -> Callable[[RecordWords], int]:
         """Return a copy of rows, whose words are the area, the destination and the source; one of these is an offset
         in the area."""
-        addresses, refusal = self._addresses, self._refused
+        addresses = self._addresses
         _, to_pitch, _, _, source_pitch, _, width, height, _ = box
         shape = self._driver.CUDA_MEMCPY2D()
         _describe(shape, way, (0, to_pitch), (0, source_pitch))
@@ -382,17 +380,21 @@ class MemoryEngine:
 
         def copy_rows(words: RecordWords) -> int:
             area, destination, source = words
-            base = addresses.get(area)
-            if base is None:
-                refused.append(refusal[area])
-                return _NOT_MADE
-            if incoming:
-                shape.dstDevice, shape.srcHost = destination, base + source
-            else:
-                shape.dstHost, shape.srcDevice = base + destination, source
-            return copy(where, stream)
+            try:
+                if incoming:
+                    shape.dstDevice, shape.srcHost = destination, addresses[area] + source
+                else:
+                    shape.dstHost, shape.srcDevice = addresses[area] + destination, source
+                return copy(where, stream)
+            except Exception as error:
+                return self._not_made(area, error, refused)
 
         return copy_rows
+
+    def _not_made(self, area: int, error: Exception, refused: list[Exception]) -> int:
+        """Note the reason why a copy was not made: the memory could not be registered, or another error."""
+        refused.append(self._refused.get(area, error))
+        return _NOT_MADE
 
     def _copy_stream(self, way: _Way, command: Command, lane: Lane) -> None:
         driver, base, verb = self._driver, self._services.staging_address, command.verb

@@ -1,0 +1,80 @@
+"""Shared memory that is populated by a thread: its pages exist, and no byte changes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+
+import pytest
+
+from atomr_trio._transfers import populating
+from atomr_trio._transfers.populating import populate_in_thread
+from atomr_trio._wire.channel import SharedMemory
+
+SIZE = (5 << 20) + 4096
+DEADLINE = 30
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def is_supported() -> bool:
+    return tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (5, 14)
+
+
+@pytest.mark.skipif(not is_supported(), reason="MADV_POPULATE_WRITE is of Linux 5.14")
+def test_the_pages_exist_and_what_was_written_stays() -> None:
+    before = descriptors()
+    memory = SharedMemory.create("populated", SIZE)
+    memory.bytes[SIZE - 3 :] = b"end"
+    assert os.fstat(memory.descriptor).st_blocks * 512 < SIZE / 2
+    thread = populate_in_thread(memory)
+    assert thread is not None
+    thread.join(DEADLINE)
+    assert os.fstat(memory.descriptor).st_blocks * 512 >= SIZE
+    assert bytes(memory.bytes[SIZE - 3 :]) == b"end"
+    assert not any(memory.bytes[: 1 << 16])
+    memory.close()
+    assert descriptors() == before
+
+
+def test_memory_may_be_closed_meanwhile() -> None:
+    before = descriptors()
+    memory = SharedMemory.create("populated", SIZE)
+    thread = populate_in_thread(memory)
+    memory.close()
+    assert thread is not None
+    thread.join(DEADLINE)
+    assert descriptors() == before
+
+
+def test_an_old_system_that_refuses_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(populating, "_POPULATE_WRITE", 9999)
+    memory = SharedMemory.create("populated", SIZE)
+    thread = populate_in_thread(memory)
+    assert thread is not None
+    thread.join(DEADLINE)
+    assert os.fstat(memory.descriptor).st_blocks == 0
+    memory.close()
+
+
+def test_without_a_descriptor_or_a_thread_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SharedMemory.create("populated", SIZE)
+    before = descriptors()
+
+    def no_thread(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    def no_descriptor(_descriptor: int) -> int:
+        raise OSError(errno.EMFILE, "none is left")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", no_thread)
+        assert populate_in_thread(memory) is None
+    assert descriptors() == before
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "dup", no_descriptor)
+        assert populate_in_thread(memory) is None
+    memory.close()
