@@ -402,7 +402,7 @@ class KnownNumbered:
             return None
         owner = batch.owner(self.kind, _BatchExecutions)
         position, new = Position(None, plain), self._made(batch.device)
-        if not launcher(self, (position, arrays, new), owner, new, self._words(new, numbers)):
+        if not launcher(self, (arrays, new, position), owner, new, self._words(new, numbers)):
             return None
         owner.begun.append(position)
         batch.launched = True
@@ -429,7 +429,7 @@ class KnownNumbered:
             return None
         position, new = Position(None, plain), self._made(launches.device)
         awaited = _AwaitedExecution(path, mailbox, position)
-        if not launcher(self, (position, arrays, new), awaited, new, self._words(new, numbers)):
+        if not launcher(self, (arrays, new, position), awaited, new, self._words(new, numbers)):
             return None
         return awaited, new[0] if new else arrays[0]
 
@@ -452,8 +452,8 @@ class KnownNumbered:
         return self.kind.is_of(thing)
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation and its access to memory. The new arrays are the last of the arguments."""
+        """Return the operation and its access to memory. The new arrays are before the last of the arguments."""
         if not arguments or not self._new:
             return self._operation, self.blocks
-        (new,), ((_, role),) = cast("list[DeviceArray]", arguments[-1]), self._new_operands
+        (new,), ((_, role),) = cast("list[DeviceArray]", arguments[-2]), self._new_operands
         return self._operation, (*self.blocks, (new._block, role))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
+from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.random.positions import Place, drawn, stepped, steps
 from atomr_trio.libraries.random.repeated import question_of
@@ -264,6 +264,58 @@ async def test_a_repetition_that_fails_says_where_it_began_and_the_next_one_is_r
     assert_drawn(await (await generator.uniform(out=out)).to_host(), shadow.draw("uniform_float32", COUNT), "uniform")
     generator.seek(before)
     assert_drawn(await (await generator.uniform(out=out)).to_host(), right, "uniform_float32")
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("batched", [False, True])
+@pytest.mark.parametrize("given", [False, True])
+async def test_an_own_kernel_that_is_refused_says_where_it_began(dev: Any, batched: bool, given: bool) -> None:
+    await dev.random.load("integers")
+    generator, other = dev.random.generator(seed=5), dev.random.generator(seed=5)
+    size: dict[str, Any] = {"out": dev.empty(COUNT, np.int64)} if given else {"size": COUNT}
+    whole = (await (await other.integers(0, 1000, 5 * COUNT)).to_host()).reshape(5, COUNT)
+
+    async def draw() -> None:
+        if batched:
+            async with dev.batch() as batch:
+                batch.random.integers(0, 1000, generator=generator, **size)
+        else:
+            await generator.integers(0, 1000, **size)
+
+    for _ in range(3):
+        await draw()
+    before = generator.state
+    inject(dev, "cuLaunchKernel", ReturnStatus(1))
+    with pytest.raises(CommandFailed, match="cuLaunchKernel") as failed:
+        await draw()
+    assert failed.value.position == before
+    assert failed.value.operation == "random.integers"
+    np.testing.assert_array_equal(await (await generator.integers(0, 1000, **size)).to_host(), whole[4])
+
+
+@pytest.mark.parametrize("given", [False, True])
+async def test_own_kernels_that_are_lost_say_where_the_first_began(open_test_device: Any, given: bool) -> None:
+    with trio.fail_after(60):
+        async with open_test_device(restart_policy=RestartPolicy(intensity=100)) as dev:
+            await dev.random.load("integers")
+            generator = dev.random.generator(seed=5)
+            size: dict[str, Any] = {"out": dev.empty(COUNT, np.int64)} if given else {"size": COUNT}
+            async with dev.batch() as batch:
+                for _ in range(2):
+                    batch.random.integers(0, 1000, generator=generator, **size)
+            before = generator.state
+
+            async def draw() -> None:
+                async with gated(dev), dev.batch() as batch:
+                    for _ in range(3):
+                        batch.random.integers(0, 1000, generator=generator, **size)
+                    kill_worker(dev)
+
+            with pytest.raises(ContextLost) as lost:
+                await draw()
+            assert lost.value.position == before
+            if given:
+                assert size["out"].state == "torn"
 
 
 @pytest.mark.sim_only
