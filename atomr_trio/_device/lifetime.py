@@ -36,7 +36,7 @@ from .._generation.process import MAX_DEVICES, WorkerProcess
 from .._supervision.home import check_can_open
 from .._supervision.mailbox import Mailbox
 from .._supervision.policy import RestartPolicy
-from .._transfers.populating import populate_in_thread
+from .._transfers.populating import Populating
 from .._transfers.transfers import Transfers
 from .._values.backends import chosen_backend
 from .._values.errors import AtomrInternalError, DeviceFailed, InvalidArgument
@@ -179,8 +179,9 @@ async def open_device(
     open_now.add(supervisor)
     core.home.enter()
     body_error: BaseException | None = None
+    populating: Populating | None = None
     if chosen == "cuda":  # the simulator registers nothing
-        populate_in_thread(core.part(Transfers).staging.memory)
+        populating = Populating(core.part(Transfers).staging.memory)
     try:
         await supervisor.begin(process)
         try:
@@ -201,6 +202,8 @@ async def open_device(
             body_error = KeyboardInterrupt()
             body_error.__cause__ = interrupts
     finally:
+        if populating is not None:
+            populating.end()
         try:
             await ending.give_memory_back()
         finally:

@@ -22,22 +22,39 @@ _PIECE: Final = 1 << 20
 """The bytes of one call, during which other threads cannot map memory."""
 
 
-def populate_in_thread(memory: SharedMemory) -> threading.Thread | None:
-    """Begin, and return the thread. Where the system has no room for that, nothing happens, and None is returned."""
-    try:
-        descriptor = os.dup(memory.descriptor)
-    except OSError:
-        return None
-    thread = threading.Thread(target=_populate, args=(descriptor, memory.size), name="atomr_trio populate", daemon=True)
-    try:
-        thread.start()
-    except RuntimeError:
-        os.close(descriptor)
-        return None
-    return thread
+class Populating:
+    """Memory that is being populated."""
+
+    def __init__(self, memory: SharedMemory) -> None:
+        """Begin. Where the system has no descriptor or thread for it, nothing happens."""
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+        try:
+            descriptor = os.dup(memory.descriptor)
+        except OSError:
+            return
+        thread = threading.Thread(
+            target=_populate, args=(descriptor, memory.size, self._ended), name="atomr_trio populate", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:
+            os.close(descriptor)
+            return
+        self._thread = thread
+
+    def wait(self) -> None:
+        """Block until all pages exist."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def end(self) -> None:
+        """Leave the rest, and let go of the memory. Blocks for the piece that is under way, less than a millisecond."""
+        self._ended.set()
+        self.wait()
 
 
-def _populate(descriptor: int, size: int) -> None:
+def _populate(descriptor: int, size: int, ended: threading.Event) -> None:
     advise = ctypes.CDLL(None).madvise
     advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     advise.restype = ctypes.c_int
@@ -46,7 +63,7 @@ def _populate(descriptor: int, size: int) -> None:
             view = (ctypes.c_char * size).from_buffer(mapped)
             begin = ctypes.addressof(view)
             for place in range(0, size, _PIECE):
-                if advise(begin + place, min(_PIECE, size - place), _POPULATE_WRITE):
+                if ended.is_set() or advise(begin + place, min(_PIECE, size - place), _POPULATE_WRITE):
                     break
             del view
     finally:

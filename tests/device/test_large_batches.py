@@ -263,7 +263,8 @@ async def test_a_full_batch_says_how_much_is_unfinished_and_flush_makes_room(dev
 
 async def test_flush_makes_room_also_where_others_have_filled_the_lane(dev, monkeypatch):
     set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 20)
-    x, y = await dev.to_device(np.ones(1)), await dev.to_device(np.ones(1))
+    whole = [await dev.to_device(np.ones(4)) for _ in range(2)]
+    x, y = (each[::2] for each in whole)  # a fill with gaps goes the general way
     async with dev.batch() as one, dev.batch() as other:
         with hold_worker(dev):
             assert until_full(lambda: one.fill(x, 1)) == 20
@@ -271,7 +272,7 @@ async def test_flush_makes_room_also_where_others_have_filled_the_lane(dev, monk
                 other.fill(y, 2)
         await other.flush()
         other.fill(y, 2)
-    assert await y.to_host() == 2
+    assert (await whole[1].to_host()).tolist() == [2, 1, 2, 1]
 
 
 @pytest.mark.soak

@@ -41,7 +41,7 @@ from atomr_trio._wire.protocol import (
     Role,
     counter_word,
 )
-from atomr_trio._wire.records.context import MAP_CHUNK, UNMAP_CHUNK
+from atomr_trio._wire.records.context import MAP_CHUNK, SERVE, UNMAP_CHUNK
 from atomr_trio._wire.records.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FILL, RELEASE_CHUNK
 from atomr_trio._wire.records.module import LAUNCH, LOAD
 from atomr_trio._wire.status import StatusClass, classify
@@ -643,7 +643,8 @@ def test_a_standby_maps_one_chunk_at_an_address_and_lets_go_of_what_it_has(stage
     stage.arena.chunks.append(new)
     standby.take_over(9)
     assert [(record.verb, record.payload) for record in stage.records()] == [
-        (UNMAP_CHUNK, UNMAP_CHUNK.struct.pack(elsewhere.address))
+        (SERVE, b""),
+        (UNMAP_CHUNK, UNMAP_CHUNK.struct.pack(elsewhere.address)),
     ]
     assert standby.number == 9
     old.close()

@@ -40,6 +40,7 @@ class FakeProcess:
         self.pid = 0
         self.backend = "sim"
         self.greeted = False
+        self.moments: dict[str, float] = {}
 
     def kill(self) -> None:
         """It has ended already."""

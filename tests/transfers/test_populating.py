@@ -9,11 +9,10 @@ import threading
 import pytest
 
 from atomr_trio._transfers import populating
-from atomr_trio._transfers.populating import populate_in_thread
+from atomr_trio._transfers.populating import Populating
 from atomr_trio._wire.channel import SharedMemory
 
 SIZE = (5 << 20) + 4096
-DEADLINE = 30
 
 
 def descriptors() -> int:
@@ -30,9 +29,7 @@ def test_the_pages_exist_and_what_was_written_stays() -> None:
     memory = SharedMemory.create("populated", SIZE)
     memory.bytes[SIZE - 3 :] = b"end"
     assert os.fstat(memory.descriptor).st_blocks * 512 < SIZE / 2
-    thread = populate_in_thread(memory)
-    assert thread is not None
-    thread.join(DEADLINE)
+    Populating(memory).wait()
     assert os.fstat(memory.descriptor).st_blocks * 512 >= SIZE
     assert bytes(memory.bytes[SIZE - 3 :]) == b"end"
     assert not any(memory.bytes[: 1 << 16])
@@ -43,19 +40,25 @@ def test_the_pages_exist_and_what_was_written_stays() -> None:
 def test_memory_may_be_closed_meanwhile() -> None:
     before = descriptors()
     memory = SharedMemory.create("populated", SIZE)
-    thread = populate_in_thread(memory)
+    populating = Populating(memory)
     memory.close()
-    assert thread is not None
-    thread.join(DEADLINE)
+    populating.wait()
+    assert descriptors() == before
+
+
+def test_it_ends_at_once_with_nothing_left_when_that_is_asked() -> None:
+    before = descriptors()
+    memory = SharedMemory.create("populated", 200 * SIZE)
+    Populating(memory).end()
+    assert os.fstat(memory.descriptor).st_blocks * 512 < 200 * SIZE
+    memory.close()
     assert descriptors() == before
 
 
 def test_an_old_system_that_refuses_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(populating, "_POPULATE_WRITE", 9999)
     memory = SharedMemory.create("populated", SIZE)
-    thread = populate_in_thread(memory)
-    assert thread is not None
-    thread.join(DEADLINE)
+    Populating(memory).wait()
     assert os.fstat(memory.descriptor).st_blocks == 0
     memory.close()
 
@@ -72,9 +75,9 @@ def test_without_a_descriptor_or_a_thread_nothing_happens(monkeypatch: pytest.Mo
 
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", no_thread)
-        assert populate_in_thread(memory) is None
+        Populating(memory).end()
     assert descriptors() == before
     with monkeypatch.context() as patched:
         patched.setattr(os, "dup", no_descriptor)
-        assert populate_in_thread(memory) is None
+        Populating(memory).end()
     memory.close()
