@@ -148,7 +148,7 @@ async def test_draws_are_rehearsed_with_a_plan_of_their_own_and_go_on_in_their_o
     with trio.fail_after(DEADLINE):
         async with open_test_device(standby=1) as dev:
             standby = await standby_of(dev)
-            generators = [dev.random.generator(kind, seed=5) for kind in ("xorwow", "xorwow", "mt19937")]
+            generators = [dev.random.generator(kind, seed=5) for kind in ("xorwow", "xorwow", "mtgp32")]
             drawn = [[await (await generator.normal(size=8)).to_host() for generator in generators]]
             await generators[0].uniform(size=8)
             await standby.settler.wait_idle()
