@@ -84,13 +84,15 @@ class SequenceEngine(CallEngine):
         self._of_sequences = table
         self._sequences: dict[tuple[int, int], _Sequence] = {}
         """By lane and number."""
-        self.calls |= {
-            table.define.number: self._define,
-            table.first_execute.number: self._execute,
-            table.execute.number: self._execute,
-            table.enqueue.number: self._execute,
-            table.drop.number: self._drop,
-        }
+        self.calls.update(
+            {
+                table.define.number: self._define,
+                table.first_execute.number: self._execute,
+                table.execute.number: self._execute,
+                table.enqueue.number: self._execute,
+                table.drop.number: self._drop,
+            }
+        )
 
     def prepared_step(self, step: Step, lane: Lane) -> tuple[Made, int]:
         """Return a step that is ready to be made, and how many entries of the stream's queue it makes."""
