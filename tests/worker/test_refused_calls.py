@@ -55,8 +55,12 @@ DEADLINE = 60
 REFUSED = 8
 """A status of every library that concerns the request alone."""
 OUT_OF_MEMORY = 2
-UNTOUCHED = 8
-"""After so many calls that were refused in vain the request has no more of them."""
+UNTOUCHED = 12
+"""After so many calls that were refused in vain the request has no more of them.
+
+A refusal is in vain, too, when it meets what a thread gives back of the request before. For a graph with a handle these
+are up to nine calls, and on a busy machine all of them come in front of the request's own.
+"""
 N = 8
 NUMBERS = np.arange(N, dtype=np.float32)
 ADD = """
@@ -320,7 +324,7 @@ async def test_a_request_outlives_the_refusal_of_any_call_that_is_made_for_it(de
                 await request()
             before = (0, 0)
             call = refused = vain = 0
-            while vain < UNTOUCHED:
+            while not refused or vain < UNTOUCHED:
                 call += 1
                 core_of(dev).current.request_faults(f"*:{status}:{call}", instead=True)
                 told = await tried(request, status)
@@ -331,7 +335,6 @@ async def test_a_request_outlives_the_refusal_of_any_call_that_is_made_for_it(de
                 if call == 1:
                     before = await held(dev, request)
             after = await held(dev, request)
-            assert refused
             assert all(now <= then for now, then in zip(after, before, strict=True)), (after, before)
 
 
