@@ -30,6 +30,7 @@ from .._wire.backends import Backend
 from .._wire.protocol import LANE_COMPUTE, Verb
 from .actor import Actor
 from .generation import Generation
+from .group import Group
 from .loss import BEING_REBUILT
 from .process import WorkerProcess
 from .standby import Standbys
@@ -115,6 +116,8 @@ class DeviceCore:
         self.strict: bool = options.strict
         self.face: Any = None
         """The public `Device`."""
+        self.group: Group | None = None
+        """The devices that were opened with this one, by `open_devices`; None for a device of `open_device`."""
         self.process_id: int = os.getpid()
         self.ended: DeviceError | None = None
         """The error of every request, once the device takes none any more."""
