@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
@@ -505,7 +505,9 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         self._storage.device.home.check_task()
         if isinstance(source, DeviceArray):
-            check_like(self, source)
+            if source._storage.device is not self._storage.device and self._storage.device.group is None:
+                raise foreign(self._storage.device, source)
+            check_same_form(self, source)
             await source._storage.placed()
             await self._storage.placed()
             await self._storage.memory.transfers.copy_on_device(source, self)
@@ -658,6 +660,11 @@ def check_usable(device: DeviceCore, array: DeviceArray) -> None:
 def check_like(array: DeviceArray, source: DeviceArray) -> None:
     """Raise `InvalidArgument` for arrays of different devices, shapes or dtypes."""
     check_own(array._storage.device, source)
+    check_same_form(array, source)
+
+
+def check_same_form(array: DeviceArray, source: DeviceArray) -> None:
+    """Raise `InvalidArgument` for arrays of different shapes or dtypes."""
     if source.shape != array.shape:
         raise InvalidArgument(f"shapes differ: the source has {source.shape}, the target {array.shape}")
     if source.dtype != array.dtype:
@@ -669,8 +676,14 @@ async def placed(device: DeviceCore, arguments: Iterable[object]) -> None:
 
     Raises `InvalidArgument` for arrays of another device, without waiting for them.
     """
+    for array in arrays_among(arguments):
+        check_own(device, array)
+        await array._storage.placed()
+
+
+def arrays_among(arguments: Iterable[object]) -> Iterator[DeviceArray]:
+    """Yield the arrays among the arguments of a call, marked ones too."""
     for argument in arguments:
         array = getattr(argument, "array", argument)
         if isinstance(array, DeviceArray):
-            check_own(device, array)
-            await array._storage.placed()
+            yield array

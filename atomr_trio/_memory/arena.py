@@ -33,10 +33,13 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from sys import getrefcount
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .._values.util import known
 from .._wire.protocol import Role
+
+if TYPE_CHECKING:
+    from .peers import PeerBlock
 
 MIB = 1 << 20
 ALIGNMENT = 512
@@ -160,6 +163,7 @@ class Block:
         "freed",
         "lost",
         "nbytes",
+        "peers",
         "reader",
         "readers",
         "recipe",
@@ -195,6 +199,8 @@ class Block:
         """The command that was writing it when its generation was lost."""
         self.lost: str | None = None
         """The reason why its memory is lost for ever; None if it is not."""
+        self.peers: tuple[PeerBlock, ...] = ()
+        """The accounts that other devices of a group have of it; see ``peers.py``."""
 
     def __repr__(self) -> str:
         return f"<Block {self.address:#x}+{self.size:#x} {self.state}>"
@@ -271,6 +277,8 @@ class Block:
         Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
         """
         self.settle(epoch)
+        for peer in self.peers:
+            peer.fast = 0
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)
@@ -390,6 +398,10 @@ def _none() -> int:
     return 0
 
 
+def _not_held(block: Block) -> bool:
+    return False
+
+
 class Arena:
     """Allocation over chunks at fixed addresses: exact fit first, then best fit."""
 
@@ -411,6 +423,8 @@ class Arena:
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self.count_workspaces: Callable[[], int] = _none
         """Returns the bytes of device memory that libraries have for workspaces, which count for the limit too."""
+        self.held_by_peers: Callable[[Block], bool] = _not_held
+        """Returns whether another device still works on a block that was freed, and will have it freed afterwards."""
         self._short = False
         self._bins: dict[int, list[Block]] = {}
         """The freed blocks that are not merged with their neighbours yet, by size, the newest last."""
@@ -441,7 +455,7 @@ class Arena:
         orphans = self.orphans
         if orphans:
             last = orphans.popleft()
-            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine:
+            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine or last.peers:
                 self.free(last)
                 last = None
             elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
@@ -482,7 +496,7 @@ class Arena:
 
     def free(self, block: Block) -> None:
         """Give a block back. Its memory is reusable at once; freeing twice does nothing."""
-        if block.freed:
+        if block.freed or (block.peers and self.held_by_peers(block)):
             return
         block.freed = True
         block.fast = 0

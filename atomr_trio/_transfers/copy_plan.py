@@ -340,11 +340,16 @@ def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots)
 
 
 def plan_copy(
-    source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE, *, most: int = THROUGH_HOST
+    source: DeviceArray,
+    target: DeviceArray,
+    lane: int = LANE_COMPUTE,
+    *,
+    most: int = THROUGH_HOST,
+    account: Block | None = None,
 ) -> list[CommandRequest] | None:
-    """Return the requests that copy between two checked arrays of one device, one shape and one dtype.
+    """Return the requests that copy between two checked arrays of one shape and one dtype.
 
-    Returns None if they would have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
+    `account` is that of the target's device of the source's block, if the source is of another device. Returns None if they would have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
     """
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
@@ -361,7 +366,7 @@ def plan_copy(
         payload = b"".join(_entry(box.side(to), box.other_side(origin), box) for box in some)
         operands = (
             (target._block, Role.OVERWRITE if target._covers_block and not first else Role.WRITE),
-            (source._block, Role.READ),
+            (account or source._block, Role.READ),
         )
         verb = COPY if len(some) == 1 else COPY_MANY
         keep = (source, target)
