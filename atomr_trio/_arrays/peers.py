@@ -83,7 +83,9 @@ def operand_block(device: DeviceCore, array: DeviceArray) -> Block:
     """
     check_operand(device, array)
     if not exists(array):
-        raise trio.WouldBlock(f"{array!r} has no memory yet on its own device: use the awaited form, which waits for it")
+        raise trio.WouldBlock(
+            f"{array!r} has no memory yet on its own device: use the awaited form, which waits for it"
+        )
     return block_of(device, array)
 
 

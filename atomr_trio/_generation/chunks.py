@@ -245,7 +245,7 @@ class Chunks:
             self.mirror_peer(chunk)
 
     def mirror_peer(self, chunk: PeerChunk) -> None:
-        """Make a worker that has no commands yet map a chunk of another device. If it cannot, its first use tries it."""
+        """Make a worker without commands map a chunk of another device. If it cannot, the first use tries again."""
         with contextlib.suppress(OutOfHostMemory):
             copies = self._sender.copies_of((chunk.home.descriptor,), context_records.MAP_PEER_CHUNK.operation)
             self._peers_asked.append(chunk)

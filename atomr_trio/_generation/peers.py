@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._memory.arena import Block, Chunk, ChunkState
-from .._memory.peers import PeerBlock, PeerChunk, accounts
-from .._wire.protocol import LANE_COMPUTE, Role
+from .._memory.peers import PeerBlock, PeerChunk, accounts, drop_accounts
+from .._wire.protocol import Role
 from .._wire.records.event import MARK
 from .core import DeviceCore, DevicePart
 from .process import address_range
@@ -139,10 +139,11 @@ class Peers(DevicePart):
         The block is then freed once they do not.
         """
         if not self.blocked(((block, Role.WRITE),)):
-            block.peers = ()
+            drop_accounts(block)
             return False
         block.freed = True
         block.fast = 0
+        block.warn_peers()
         self._held.append(block)
         return True
 
@@ -154,7 +155,7 @@ class Peers(DevicePart):
                 self._held.append(block)
             elif self.device.current is not None:
                 block.freed = False
-                block.peers = ()
+                drop_accounts(block)
                 self.device.current.arena.free(block)
 
     # --- chunks -----------------------------------------------------------------------------------------------------
@@ -191,6 +192,13 @@ class Peers(DevicePart):
         """Have the other members release this device's memory."""
         self._end_chunks(lambda _: True)
 
+    def share(self, block: Block) -> bool:
+        """Note that an own block will be used by another library; false if another device still works on it."""
+        if self.blocked(((block, Role.WRITE),)):
+            return False
+        drop_accounts(block)
+        return True
+
     def _end_chunks(self, ended: Callable[[Chunk], bool]) -> None:
         base, extent = address_range(self.device.index)
         for other in self.group.others(self.device):
@@ -200,14 +208,15 @@ class Peers(DevicePart):
 
     def _let_go(self, home: Chunk) -> None:
         chunk = self._chunks.pop(home)
-        chunk.state = ChunkState.PLANNED
+        for account in chunk.accounts:
+            account.fast = 0
         serving = () if self.device.current is None else (self.device.current,)
         for generation in (*serving, *self.device.standbys.generations):
             generation.chunks.release_peer(chunk, generation.order)
+        chunk.state = ChunkState.PLANNED
 
 
 async def wait_for_peers(peers: Peers, operands: Sequence[Operand]) -> None:
     """Wait until what blocks a command may have changed."""
     peers.press(operands)
     await peers.group.wait()
-

@@ -232,11 +232,18 @@ class Block:
         """Note that an unfinished command was writing it."""
         self.torn = why
         self.chunk.damaged.add(self)
+        self.warn_peers()
 
     def lose(self, why: str) -> None:
         """Note that its memory is lost for ever."""
         self.lost = why
         self.chunk.damaged.add(self)
+        self.warn_peers()
+
+    def warn_peers(self) -> None:
+        """Make other devices look at the block's state before they use it next."""
+        for peer in self.peers:
+            peer.fast = 0
 
     def last_uses(self) -> dict[int, int]:
         """Return the tickets that the memory's next owner must wait for: the last of each lane that has touched it."""
@@ -277,8 +284,8 @@ class Block:
         Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
         """
         self.settle(epoch)
-        for peer in self.peers:
-            peer.fast = 0
+        if self.peers:
+            self.warn_peers()
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)

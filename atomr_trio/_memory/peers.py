@@ -31,18 +31,20 @@ class Party(Protocol):
 class PeerChunk(Chunk):
     """A chunk of another device as one device's workers have it: mapped at its own address."""
 
-    __slots__ = ("home",)
+    __slots__ = ("accounts", "home")
 
     def __init__(self, home: Chunk) -> None:
         super().__init__(home.address, home.size, home.guard, home.damaged)
         self.home: Chunk = home
         """The chunk itself, which has the descriptor."""
+        self.accounts: set[PeerBlock] = set()
+        """The accounts of blocks in it."""
 
 
 class PeerBlock(Block):
     """A block of another device as one device works on it."""
 
-    __slots__ = ("home", "owner", "party")
+    __slots__ = ("accounts", "home", "owner", "party")
 
     def __init__(self, home: Block, chunk: PeerChunk, owner: Party, party: Party) -> None:
         self.home: Block = home
@@ -51,9 +53,12 @@ class PeerBlock(Block):
         """The device that owns the block."""
         self.party: Party = party
         """The device whose account this is."""
+        self.accounts: set[PeerBlock] = chunk.accounts
+        """Those of the same chunk and device."""
         self.address = home.address
         self.size = home.size
         self.chunk = chunk
+        self.accounts.add(self)
         self.epoch = 0
         self.fast = 0
         self.writer = self.reader = None
@@ -70,7 +75,7 @@ class PeerBlock(Block):
         return self.home.peers
 
     @property
-    def recipe(self) -> Recipe | None:  # type: ignore[override]
+    def recipe(self) -> Recipe | None:
         """Its first contents, which its owner writes."""
         return self.home.recipe
 
@@ -79,7 +84,7 @@ class PeerBlock(Block):
         self.home.recipe = recipe
 
     @property
-    def written(self) -> bool:  # type: ignore[override]
+    def written(self) -> bool:
         """True if a command has written it."""
         return self.home.written
 
@@ -89,11 +94,11 @@ class PeerBlock(Block):
 
     @property
     def freed(self) -> bool:  # type: ignore[override]
-        """True if its last array was given back."""
-        return self.home.freed
+        """True if its last array was given back, or this account was dropped."""
+        return self.home.freed or self not in self.home.peers
 
     @property
-    def torn(self) -> str | None:  # type: ignore[override]
+    def torn(self) -> str | None:
         """The command that was writing it when a generation was lost."""
         return self.home.torn
 
@@ -120,6 +125,14 @@ class PeerBlock(Block):
         """Note that a command of its device touches the block; see `Block.claim`."""
         self.home.fast = 0
         super().claim(role, lane, ticket, epoch, waits)
+
+
+def drop_accounts(block: Block) -> None:
+    """Forget the accounts that other devices have of a block, which must not work on it."""
+    for each in block.peers:
+        each.fast = 0
+        each.accounts.discard(each)
+    block.peers = ()
 
 
 def home_of(block: Block) -> Block:

@@ -43,6 +43,7 @@ from .transfers import transfers_of
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
+    from .._memory.arena import Block
     from .batch_areas import BatchSlots
 
 
@@ -349,7 +350,8 @@ def plan_copy(
 ) -> list[CommandRequest] | None:
     """Return the requests that copy between two checked arrays of one shape and one dtype.
 
-    `account` is that of the target's device of the source's block, if the source is of another device. Returns None if they would have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
+    `account` is the account of the source's block, if the target's device does not own it. Returns None if they would
+    have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
     """
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")

@@ -32,8 +32,8 @@ from ..._calls.plans import PlanKind, Plans
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Command, Operand, Unwatched
-from ..._memory.peers import PeerBlock
 from ..._memory.arena import Block, ChunkState
+from ..._memory.peers import PeerBlock
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
