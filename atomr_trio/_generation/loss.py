@@ -25,6 +25,8 @@ class LossKind(enum.Enum):
     HANG = "hang"
     ACTORS = "actors"
     RESTART = "restart"
+    GROUP = "group"
+    """The strategy of the group has restarted it, because another member was lost."""
 
 
 @attrs.frozen
