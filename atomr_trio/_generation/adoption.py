@@ -86,7 +86,7 @@ class Adoption:
             raise self._failure(text) from None
         show()
         self._process.moments["memory handed over"] = time.monotonic()
-        while self._life.state is State.ADOPTED:
+        while self._life.state is State.ADOPTED or (self._life.state is State.READY and self._chunks.peers_asked):
             await self._wait_message(patience)
         self._process.moments |= self._inbox.started.get("moments", {})
         self._process.moments["ready read"] = time.monotonic()

@@ -252,6 +252,11 @@ class Chunks:
             payload = context_records.MAP_PEER_CHUNK.struct.pack(chunk.address, chunk.size)
             self._sender.send_control(context_records.MAP_PEER_CHUNK, payload, copies)
 
+    @property
+    def peers_asked(self) -> bool:
+        """True if the worker has not answered yet for a chunk that it was asked for ahead of time."""
+        return bool(self._peers_asked)
+
     def peer_answered(self, *, mapped: bool) -> None:
         """Note that the worker has mapped the next of the chunks that it was asked for ahead of time, or cannot."""
         chunk = self._peers_asked.popleft()

@@ -18,7 +18,9 @@ async def play(seed: int, losses: int, *, standby: int, count: int = 2, sleep: f
     try:
         async with open_group(count, standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as devices:
             stress = await run_stress(devices, seed, losses, sleep=sleep)
-            print(f"\n{stress.calls} calls, {losses} losses, {stress.faults} by faults, {stress.lost} lost; seed {seed}")
+            print(
+                f"\n{stress.calls} calls, {losses} losses, {stress.faults} by faults, {stress.lost} lost; seed {seed}"
+            )
             assert stress.lost
     except BaseException as error:
         error.add_note(f"the seed was {seed}")

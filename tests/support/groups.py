@@ -20,7 +20,10 @@ PEERS = "ATOMR_TRIO_SIM_PEERS"
 
 @contextlib.contextmanager
 def simulated(count: int, peers: str | None = None) -> Iterator[None]:
-    """Have the simulator's workers that are started here see so many devices, with peer access as `peers` says (None: everywhere)."""
+    """Have the simulator's workers that are started here see so many devices.
+
+    Those have peer access to each other as `peers` says, None for all.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(DEVICES, str(count))
         if peers is None:
@@ -31,7 +34,9 @@ def simulated(count: int, peers: str | None = None) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def open_group(count: int = 2, *, access: str | None = None, peers: bool = True, **options: Any) -> AsyncIterator[Any]:
+async def open_group(
+    count: int = 2, *, access: str | None = None, peers: bool = True, **options: Any
+) -> AsyncIterator[Any]:
     """Open the first devices as one group."""
     if ON_GPU and len(os.listdir("/proc/driver/nvidia/gpus")) < count:
         pytest.skip(f"needs {count} GPUs")

@@ -111,7 +111,9 @@ class Stress:
         """A copy of a whole array or of a part, from an array of any device."""
         source = self.constant_like(rng, y) if rng.random() < 0.5 else y
         after = x.value.copy()
-        part = slice(int(rng.integers(len(after))), None, int(rng.integers(1, 3))) if rng.random() < 0.3 else slice(None)
+        part = (
+            slice(int(rng.integers(len(after))), None, int(rng.integers(1, 3))) if rng.random() < 0.3 else slice(None)
+        )
         after[part] = source.value[part]
         with self.writing((x, after)):
             await x.array[part].copy_from(source.array[part])
