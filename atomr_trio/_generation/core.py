@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar, final
 import attrs
 import trio
 
+from .._memory.arena import MAX_CHUNKS
 from .._supervision.home import Home
 from .._supervision.policy import RestartPolicy, Supervision
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, InvalidArgument, fresh
@@ -63,6 +64,8 @@ class DeviceOptions:
     spin: float
     checks: tuple[str, ...]
     plan_cache: int
+    most_chunks: int = MAX_CHUNKS
+    """The most chunks of device memory, each of which takes a descriptor of this process."""
 
 
 class DevicePart:

@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Literal
 
 from .._values.util import known
 from .._wire.protocol import Role
+from .promises import Promises
 
 if TYPE_CHECKING:
     from .peers import PeerBlock
@@ -65,7 +66,7 @@ anybody noticing. Later versions of Python do not count every variable."""
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
 
-Bound = Literal["memory", "chunks", "addresses"]
+Bound = Literal["memory", "promised", "chunks", "addresses"]
 """The limits of an arena."""
 
 
@@ -388,17 +389,27 @@ class ArenaFull(Exception):
     """The memory limit, the number of chunks or the range of addresses does not allow the allocation."""
 
     def __init__(
-        self, bound: Bound, requested: int, limit: int, in_use: int, reserved: int, chunks: int, workspaces: int
+        self,
+        bound: Bound,
+        requested: int,
+        limit: int,
+        in_use: int,
+        reserved: int,
+        chunks: int,
+        workspaces: int,
+        promised: int,
     ) -> None:
-        super().__init__(bound, requested, limit, in_use, reserved, chunks, workspaces)
+        super().__init__(bound, requested, limit, in_use, reserved, chunks, workspaces, promised)
         self.bound: Bound = bound
-        """Which of the three."""
+        """Which of them."""
         self.requested = requested
         self.limit = limit
         self.in_use = in_use
         self.reserved = reserved
         self.chunks = chunks
         self.workspaces = workspaces
+        self.promised = promised
+        """Bytes that are kept for others than the caller."""
 
 
 def _none() -> int:
@@ -412,8 +423,10 @@ def _not_held(block: Block) -> bool:
 class Arena:
     """Allocation over chunks at fixed addresses: exact fit first, then best fit."""
 
-    def __init__(self, base: int, extent: int, limit: int) -> None:
+    def __init__(self, base: int, extent: int, limit: int, most_chunks: int = MAX_CHUNKS) -> None:
         self.base = base
+        self.most_chunks: int = most_chunks
+        """The most chunks that it may have: each takes a file descriptor of this process."""
         self.extent = extent
         self.limit = limit
         self.chunks: list[Chunk] = []
@@ -432,6 +445,10 @@ class Arena:
         """Returns the bytes of device memory that libraries have for workspaces, which count for the limit too."""
         self.held_by_peers: Callable[[Block], bool] = _not_held
         """Returns whether another device still works on a block that was freed, and will have it freed afterwards."""
+        self.promises: Promises | None = None
+        """The bytes of the limit that were promised; None for none."""
+        self._kept = False
+        """True while a block is allocated that breaks no promise."""
         self._short = False
         self._bins: dict[int, list[Block]] = {}
         """The freed blocks that are not merged with their neighbours yet, by size, the newest last."""
@@ -456,6 +473,8 @@ class Arena:
 
         A guarded block lies at the end of its own memory, which is between unmapped addresses.
         """
+        if self.promises is not None and not self._kept:
+            return self._allocate_beside_promises(self.promises, size, guarded)
         nbytes = size
         size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT or ALIGNMENT
         last: Block | None = None
@@ -501,10 +520,25 @@ class Arena:
         self.blocks.add(block)
         return block
 
+    def _allocate_beside_promises(self, promises: Promises, size: int, guarded: bool) -> Block:
+        """Allocate as `allocate` does, unless that would take what was promised to others than the calling task."""
+        self.collect()
+        if self.in_use + self.workspaces + promises.kept_from_caller + size > self.limit:
+            raise self._full(size, "promised")
+        self._kept = True
+        try:
+            block = Arena.allocate(self, size, guarded)
+        finally:
+            self._kept = False
+        promises.charge(block, block.size)
+        return block
+
     def free(self, block: Block) -> None:
         """Give a block back. Its memory is reusable at once; freeing twice does nothing."""
         if block.freed or (block.peers and self.held_by_peers(block)):
             return
+        if self.promises is not None:
+            self.promises.freed(block)
         block.freed = True
         block.fast = 0
         chunk = block.chunk
@@ -602,12 +636,12 @@ class Arena:
     def _make_room(self, size: int, needed: int) -> int:
         """Release cached chunks, and return the bytes that the limit leaves for a chunk of at least `needed` bytes."""
         room = self.limit - self.workspaces - self.reserved
-        if needed > room or len(self.chunks) >= MAX_CHUNKS:
+        if needed > room or len(self.chunks) >= self.most_chunks:
             self.collect()
             self._retire_unused(needed - room)
             room = self.limit - self.workspaces - self.reserved
-        if needed > room or len(self.chunks) >= MAX_CHUNKS:
-            raise self._full(size, "memory" if len(self.chunks) < MAX_CHUNKS else "chunks")
+        if needed > room or len(self.chunks) >= self.most_chunks:
+            raise self._full(size, "memory" if len(self.chunks) < self.most_chunks else "chunks")
         return room
 
     def _grow(self, size: int) -> None:
@@ -650,7 +684,10 @@ class Arena:
             self._insert(rest)
 
     def _full(self, size: int, bound: Bound) -> ArenaFull:
-        return ArenaFull(bound, size, self.limit, self.in_use, self.reserved, len(self.chunks), self.workspaces)
+        promised = 0 if self.promises is None else self.promises.kept_from_caller
+        return ArenaFull(
+            bound, size, self.limit, self.in_use, self.reserved, len(self.chunks), self.workspaces, promised
+        )
 
     def _allocate_guarded(self, nbytes: int) -> Block:
         size = -(-nbytes // GUARDED_ALIGNMENT) * GUARDED_ALIGNMENT
@@ -829,6 +866,12 @@ class Arena:
             return False
         # Tickets of two generations cannot be combined, and those of a lost one still count.
         return not self.quarantine or not (self._span_quarantined(first) or self._span_quarantined(second))
+
+    @property
+    def available(self) -> int:
+        """Return the bytes of the limit that nobody has and nobody was promised."""
+        promised = 0 if self.promises is None else self.promises.left
+        return max(0, self.limit - self.workspaces - self.in_use - promised)
 
     @property
     def free_bytes(self) -> int:

@@ -301,6 +301,11 @@ class Mailbox:
         if self._closed is not None:
             raise self._closed()
 
+    @property
+    def queued(self) -> int:
+        """The number of requests that wait."""
+        return self._send.statistics().current_buffer_used
+
     def statistics(self, under_way: int = 0) -> ActorStatistics:
         """Return the present counts. `under_way` requests more were accepted, which are counted only when they end."""
         channel = self._send.statistics()
