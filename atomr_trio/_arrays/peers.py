@@ -32,7 +32,7 @@ def why_out_of_reach(device: DeviceCore, array: DeviceArray) -> str | None:
     """Return why a device of a group cannot map another's array; None if it can."""
     storage = array._storage
     owner = storage.device
-    if owner.index not in device.info.peers:
+    if owner.index not in device.info.peers or owner.index in device.part(Peers).unreachable:
         return f"device {device.index} has no peer access to device {owner.index}"
     if not owner.info.durable:
         return f"memory of device {owner.index} has no descriptors, and cannot be mapped elsewhere"

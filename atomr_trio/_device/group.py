@@ -41,6 +41,7 @@ from .._supervision.groups import (
 )
 from .._supervision.home import check_can_open
 from .._supervision.policy import GiveUp, RestartPolicy
+from .._transfers.peer_check import check_access
 from .._values.errors import DeviceClosed, DeviceFailed, InvalidArgument, OutOfDeviceMemory, fresh
 from .._values.events import DeviceEvent, EventHub, MemberEvent, Subscription
 from .._values.placement import DeviceSnapshot, LeastLoaded, Placement, choose
@@ -431,6 +432,7 @@ async def _group(
     started = [processes.get(index) for index in indices]
     try:
         async with block_of(opened, devices, supervisor.body_scope, lambda: supervisor.failure, started):
+            await check_access(group)
             yield devices
     finally:
         hub.close()

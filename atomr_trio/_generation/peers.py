@@ -39,6 +39,8 @@ class Peers(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.group.woken.append(self._free_held)
+        self.unreachable: set[int] = set()
+        """The indices of devices whose memory does not arrive here, though the driver grants access."""
         self._chunks: dict[Chunk, PeerChunk] = {}
         self._held: list[Block] = []
         """Own blocks that were freed while another device was working on them."""

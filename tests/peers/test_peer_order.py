@@ -11,6 +11,7 @@ import pytest
 import trio
 import trio.testing
 
+from atomr_cuda.injection import FAULTS_VARIABLE
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, RestartPolicy, StaleArray, read_only
 from atomr_trio._arrays.memory import DeviceMemory
 from atomr_trio._device import supervisor
@@ -246,17 +247,16 @@ async def test_chunks_that_are_given_back_are_given_back_by_every_worker(pair):
     assert (await y[-100:].to_host() == 5).all()
 
 
+@pytest.mark.sim_only
 async def test_a_worker_that_cannot_map_the_memory_fails_that_copy_alone(pair):
     a, b = pair
-    x, y = await a.to_device(NUMBERS), await b.to_device(NUMBERS)
-    if core_of(a).backend == "cuda":
-        pytest.skip("calls of a real driver cannot be made to fail")
+    x, y = a.zeros(70 * MIB, np.uint8), b.empty(70 * MIB, np.uint8)  # in chunks of their own
     inject(b, "cuMemImportFromShareableHandle", ReturnStatus(1))
     with pytest.raises(CommandFailed, match="cuMemImportFromShareableHandle: invalid argument"):
         await y.copy_from(x)
     assert b.generation == 1
     await y.copy_from(x)
-    assert (await y.to_host() == NUMBERS).all()
+    assert not (await y[-100:].to_host()).any()
 
 
 # --- losses -----------------------------------------------------------------------------------------------------------
@@ -441,3 +441,16 @@ async def test_the_statistics_and_the_map_of_a_device_show_its_own_memory_alone(
     await y.copy_from(x)
     assert b.statistics().memory == before
     assert core_of(b).part(DeviceMemory).arena.blocks == {y._block}
+
+
+@pytest.mark.sim_only
+async def test_peer_access_that_delivers_other_bytes_is_found_at_opening_and_not_used(monkeypatch, caplog):
+    monkeypatch.setenv(FAULTS_VARIABLE, "cuMemcpyDtoDAsync:0:1*")  # it claims to have copied
+    async with open_group(2) as (a, b):
+        x, y = await a.to_device(NUMBERS), await b.to_device(NUMBERS * 2)
+        await y.copy_from(x)
+        assert (await y.to_host() == NUMBERS).all()
+        add = await b.nvrtc.compile(ADD, "add")
+        with pytest.raises(InvalidArgument, match="device 1 has no peer access to device 0"):
+            await add.launch(*SHAPE, y, x, N)
+    assert "device 1 does not read the memory of device 0" in caplog.text

@@ -8,10 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
-import trio
 
-from atomr_trio._device.lifetime import OpenedDevice, block_of, checked_options
-from atomr_trio._generation.group import Group
+import atomr_trio
 from support import ON_GPU, chosen_backend
 
 DEVICES = "ATOMR_TRIO_SIM_DEVICES"
@@ -36,15 +34,11 @@ def simulated(count: int, peers: str | None = None) -> Iterator[None]:
 @contextlib.asynccontextmanager
 async def open_group(
     count: int = 2, *, access: str | None = None, peers: bool = True, **options: Any
-) -> AsyncIterator[Any]:
-    """Open the first devices as one group."""
+) -> AsyncIterator[atomr_trio.Devices]:
+    """Open the first devices as one group, whose kernels may use each other's arrays by default."""
     if ON_GPU and len(os.listdir("/proc/driver/nvidia/gpus")) < count:
         pytest.skip(f"needs {count} GPUs")
+    options.setdefault("group_policy", options.get("restart_policy"))
     with simulated(count, access):
-        backend, checked = checked_options(0, backend=chosen_backend(), **options)
-        opened = [OpenedDevice(index, backend, checked) for index in range(count)]
-        Group([each.core for each in opened], peers=peers)
-        async with block_of(
-            opened, [each.device for each in opened], trio.CancelScope(), lambda: None, [None] * count
-        ) as devices:
+        async with atomr_trio.open_devices(range(count), peers=peers, backend=chosen_backend(), **options) as devices:
             yield devices
