@@ -232,6 +232,21 @@ def test_the_demo_ends_identical_in_generation_3(tmp_path, capsys):
     assert not np.array_equal(panels[1], panels[2])
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_demo_on_several_devices_loses_each_and_ends_identical(tmp_path, capsys, count):
+    if support.ON_GPU and len(os.listdir("/proc/driver/nvidia/gpus")) < count:
+        pytest.skip(f"needs {count} GPUs")
+    out = tmp_path / "picture.png"
+    arguments = ["--devices", str(count), "--size", "47", "--steps", "24", "--out", str(out)]
+    status = main(["demo", "--device", DEVICE, *arguments])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert printed.count("recovered in") == count
+    assert f"on device {count - 1}" in printed
+    assert printed.splitlines()[-2:] == ["identical", "generation 2"]
+    assert read_png(out.read_bytes()).ndim == 3
+
+
 async def test_the_demo_computes_gray_scott(backend):
     plan = demo.Plan(32, 6)
     result = await demo.undisturbed_run(choice.Choice(0, backend), plan)
@@ -278,7 +293,7 @@ async def test_a_demo_without_a_gpu_says_why(monkeypatch, capsys):
     monkeypatch.setattr(choice, "what_is_wrong_with", no_gpu)
     monkeypatch.setattr(demo, "crashing_run", never_crashed)
     with pytest.raises(LookupError):
-        await demo.main(argparse.Namespace(device=None, size=None, steps=None, out=Path("p.png")))
+        await demo.main(argparse.Namespace(device=None, devices=1, size=None, steps=None, out=Path("p.png")))
     assert capsys.readouterr().out == "using the simulator: no driver here\n"
 
 
@@ -290,8 +305,9 @@ async def never_crashed(device: choice.Choice, plan: demo.Plan) -> demo.Result:
 async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
     simulation = await demo.Simulation.start(dev, demo.Plan(8, 6))
     monkeypatch.setattr(simulation, "go_wild", simulation.advance)
+    shown = progress.Progress("running", 6, io.StringIO())
     with pytest.raises(RuntimeError, match="did no harm"):
-        await demo.crash_and_recover(dev, simulation, 1, progress.Progress("running", 6, io.StringIO()))
+        await demo.crash_and_recover(dev, simulation.go_wild, simulation.v, 1, shown)
 
 
 @pytest.mark.parametrize("option", ["--size=0", "--size=7", "--size=-1", "--steps=0", "--steps=2"])
