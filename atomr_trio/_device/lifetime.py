@@ -294,7 +294,7 @@ async def block_of(
 def _interrupt_of(group: BaseExceptionGroup[BaseException]) -> KeyboardInterrupt:
     """Return the `KeyboardInterrupt` that a nursery of ours has raised. Raises `AtomrInternalError` for all else."""
     interrupts, others = group.split(KeyboardInterrupt)
-    if others is not None:
+    if interrupts is None or (others is not None and others.split(trio.Cancelled)[1] is not None):
         raise AtomrInternalError("a task of the device raised") from group
     interrupt = KeyboardInterrupt()
     interrupt.__cause__ = interrupts
@@ -331,6 +331,8 @@ async def _begin(opened: Sequence[OpenedDevice], processes: Sequence[WorkerProce
     except BaseException as error:
         await _close(opened)
         if isinstance(error, BaseExceptionGroup):
+            if error.split(KeyboardInterrupt)[0] is None:
+                await trio.lowlevel.checkpoint_if_cancelled()  # plain, and not as a group
             raise _interrupt_of(error) from None
         raise
 

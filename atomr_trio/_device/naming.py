@@ -132,6 +132,16 @@ def _start_listing(backend: Backend) -> subprocess.Popen[bytes]:
     )
 
 
+def _answer_of(child: subprocess.Popen[bytes], seconds: float) -> tuple[bytes, bytes]:
+    """Return what a process has printed when it has ended and is reaped. Raises `subprocess.TimeoutExpired`."""
+    with child:
+        try:
+            return child.communicate(timeout=seconds)
+        except BaseException:
+            child.kill()
+            raise
+
+
 @trio.lowlevel.enable_ki_protection
 async def listed(backend: Backend) -> list[str]:
     """Return the UUIDs of all devices that the driver shows, in the order of their indices.
@@ -144,14 +154,14 @@ async def listed(backend: Backend) -> list[str]:
         raise DeviceFailed(f"the devices could not be listed: {reason_of(error)}") from error
     try:
         output, errors = await trio.to_thread.run_sync(
-            functools.partial(child.communicate, timeout=LISTING_SECONDS),
+            functools.partial(_answer_of, child, LISTING_SECONDS),
             abandon_on_cancel=True,
             limiter=trio.CapacityLimiter(1),  # threads of the program do not delay it
         )
     except subprocess.TimeoutExpired:
         raise DeviceFailed(f"the driver has not listed its devices within {LISTING_SECONDS:g} s") from None
     finally:
-        child.kill()  # if this was cancelled, the thread reaps it
+        child.kill()  # if this was cancelled, the thread goes on to reap it
     last_words = errors.decode(errors="replace").strip().rpartition("\n")[2]
     try:
         answer: dict[str, Any] = json.loads(output.decode().rpartition("\n")[2])
