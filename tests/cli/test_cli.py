@@ -859,9 +859,45 @@ async def test_the_doctor_does_not_wait_for_ever(monkeypatch, capsys, autojump_c
     assert f"FAILED: no result within {doctor._SELF_TEST_PATIENCE:.0f} s" in capsys.readouterr().out
 
 
-def test_the_doctor_examines_every_gpu_and_the_simulator():
+@pytest.mark.parametrize(("devices", "simulated"), [(None, 1), ("", 1), ("0", 1), ("many", 1), ("2", 2)])
+def test_the_doctor_examines_every_gpu_and_every_simulated_one(monkeypatch, devices, simulated):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", devices or "")
+    if devices is None:
+        monkeypatch.delenv("ATOMR_TRIO_SIM_DEVICES")
     libraries = [{"name": "cuda", "devices": 2}, {"name": "nvrtc"}]
-    assert [str(device) for device in doctor.devices_of(libraries)] == ["GPU 0", "GPU 1", "simulated GPU 0"]
+    expected = ["GPU 0", "GPU 1", *(f"simulated GPU {index}" for index in range(simulated))]
+    assert [str(device) for device in doctor.devices_of(libraries)] == expected
+
+
+async def test_the_doctor_shows_which_devices_can_access_each_others_memory(dev, capsys):
+    def device(index: int, backend: str, *peers: int) -> atomr_trio.DeviceInfo:
+        return attrs.evolve(dev.info, index=index, backend=backend, peers=peers)
+
+    devices = [device(0, "cuda", 2), device(2, "cuda", 0), device(11, "cuda"), device(0, "sim")]
+    doctor.describe_peers(doctor.Report(), devices)
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "direct access to memory of other GPUs",
+        "                   0    2   11",
+        "  device 0         -  yes   no",
+        "  device 2       yes    -   no",
+        "  device 11       no   no    -",
+    ]
+
+
+@pytest.mark.sim_only
+def test_the_doctor_asks_the_devices_whom_they_can_access(monkeypatch, capsys):
+    """The whole command, but for the libraries, and for what a device computes and costs."""
+
+    async def nothing(*_arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+    monkeypatch.setattr(doctor, "ask_libraries", list)
+    for part in ("self_test", "describe_standby"):
+        monkeypatch.setattr(doctor, part, nothing)
+    assert main(["doctor"]) == 0
+    assert "  device 1       yes    -\n" in capsys.readouterr().out
 
 
 def test_the_doctor_warns_of_mps(monkeypatch, capsys, tmp_path):
