@@ -629,9 +629,7 @@ async def test_the_budget_of_the_group_ends_it_also_when_members_may_be_dropped(
 async def test_failed_starts_spend_the_budget_of_the_group(fates):
     policy = RestartPolicy(intensity=math.inf, backoff_min=0.001, backoff_max=0.01)
     with leaving_with(DeviceFailed, match="together needed more than 2 restarts") as caught:
-        async with open_test_devices(
-            [0, 1], restart_policy=policy, group_policy=RestartPolicy(intensity=2)
-        ) as devices:
+        async with open_test_devices([0, 1], restart_policy=policy, group_policy=RestartPolicy(intensity=2)) as devices:
             fates.killed = {1}
             lose(devices[1])
             await trio.sleep_forever()

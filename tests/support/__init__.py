@@ -92,7 +92,9 @@ def skip_without(devices: int) -> None:
     import pytest
 
     if ON_GPU and gpu_count() < devices:
-        pytest.skip(f"needs {devices} GPUs, and {gpu_count()} is there" if gpu_count() == 1 else f"needs {devices} GPUs")
+        pytest.skip(
+            f"needs {devices} GPUs, and {gpu_count()} is there" if gpu_count() == 1 else f"needs {devices} GPUs"
+        )
 
 
 def open_test_devices(devices: Sequence[int | str], **options: Any) -> AbstractAsyncContextManager[Devices]:
