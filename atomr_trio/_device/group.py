@@ -41,7 +41,6 @@ from .._supervision.groups import (
 )
 from .._supervision.home import check_can_open
 from .._supervision.policy import GiveUp, RestartPolicy
-from .._transfers.peer_check import check_access
 from .._values.errors import DeviceClosed, DeviceFailed, InvalidArgument, OutOfDeviceMemory, fresh
 from .._values.events import DeviceEvent, EventHub, MemberEvent, Subscription
 from .._values.placement import DeviceSnapshot, LeastLoaded, Placement, choose
@@ -52,6 +51,7 @@ from .device import Device
 from .lifetime import OpenedDevice, block_of, checked_options
 from .mapping import Item, Result, Spread
 from .naming import Named, check_names, indices_of
+from .peer_check import check_access
 from .reservation import Reservation
 
 STRATEGIST: Final = "the strategy of the group"

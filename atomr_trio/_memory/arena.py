@@ -25,19 +25,18 @@ Pure bookkeeping: imports neither trio nor ctypes.
 
 from __future__ import annotations
 
-import bisect
 import collections
 import enum
-import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from sys import getrefcount
 from typing import TYPE_CHECKING, Literal
 
 from .._values.util import known
 from .._wire.protocol import Role
 from .promises import Promises
+from .sizes import Sizes
 
 if TYPE_CHECKING:
     from .peers import PeerBlock
@@ -319,72 +318,6 @@ class _Span:
         self.waits = waits
 
 
-class _Sizes:
-    """Sizes and addresses of free spans, in order. Rows have a bounded length: each change moves a part of a row."""
-
-    LONGEST = 1024
-
-    def __init__(self) -> None:
-        self._rows: list[list[tuple[int, int]]] = [[]]
-        """Only a single row may be empty."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._rows))
-
-    def add(self, item: tuple[int, int]) -> None:
-        """Insert an item in order."""
-        at = self._row_of(item)
-        row = self._rows[at]
-        bisect.insort(row, item)
-        if len(row) > self.LONGEST:
-            half = len(row) // 2
-            self._rows[at : at + 1] = [row[:half], row[half:]]
-
-    def remove(self, item: tuple[int, int]) -> None:
-        """Remove an item, which must be there."""
-        at = self._row_of(item)
-        row = self._rows[at]
-        del row[bisect.bisect_left(row, item)]
-        if not row and len(self._rows) > 1:
-            del self._rows[at]
-
-    def replace(self, item: tuple[int, int], new: tuple[int, int]) -> None:
-        """Put another item in the place of one that is there. It is cheap where the order stays."""
-        row = self._rows[self._row_of(item)]
-        at = bisect.bisect_left(row, item)
-        if (at and row[at - 1] > new) or (at + 1 < len(row) and row[at + 1] < new) or len(self._rows) > 1:
-            self.remove(item)
-            self.add(new)
-        else:
-            row[at] = new
-
-    def first(self, size: int) -> tuple[int, int] | None:
-        """Return the first item of at least this size."""
-        rows = self._rows
-        if len(rows) > 1:
-            return next(self.since((size, 0)), None)
-        row = rows[0]
-        at = bisect.bisect_left(row, (size, 0))
-        return row[at] if at < len(row) else None
-
-    def since(self, item: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the items that are not below this one."""
-        first = self._row_of(item)
-        yield from self._rows[first][bisect.bisect_left(self._rows[first], item) :]
-        for row in self._rows[first + 1 :]:
-            yield from row
-
-    def last(self) -> tuple[int, int]:
-        """Return the largest item; there must be one."""
-        return self._rows[-1][-1]
-
-    def _row_of(self, item: tuple[int, int]) -> int:
-        """Return the last row that begins at or before the item, or the first row."""
-        if len(self._rows) == 1:
-            return 0
-        return max(0, bisect.bisect_right(self._rows, item, key=operator.itemgetter(0)) - 1)
-
-
 class ArenaFull(Exception):
     """The memory limit, the number of chunks or the range of addresses does not allow the allocation."""
 
@@ -456,7 +389,7 @@ class Arena:
         """The number of those blocks."""
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
-        self._sizes = _Sizes()
+        self._sizes = Sizes()
 
     @property
     def workspaces(self) -> int:
