@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 
 class Sizes:
-    """The sizes and addresses of free spans, in order. Rows have a bounded length: each change moves a part of a row."""
+    """The sizes and addresses of free spans, in order. Rows have a bounded length: a change moves a part of one."""
 
     LONGEST = 1024
 
