@@ -491,7 +491,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
         await self._storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
-        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
+        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on a device.
+
+        A device array may be of this device, or of another one of the same `open_devices`. This device copies then,
+        over what connects the two, and after the other's work on the array; through the host if it cannot access the
+        other's memory.
 
         Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
         that do not lie in regular rows, is made in pieces: if it is cancelled or fails half way, the array is
@@ -499,9 +503,9 @@ class DeviceArray(metaclass=NoPublicConstructor):
         leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, ``cuMemcpy2DAsync`` for
         rows and ``cuMemcpy3DAsync`` for boxes.
 
-        Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, or one was freed;
-        `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
-        and the GPU has no more; `ContextLost` if the context is lost meanwhile.
+        Raises `InvalidArgument` if shapes or dtypes differ, the two share memory, one was freed, or the devices are not
+        of one group; `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the
+        array's memory and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
         self._storage.device.home.check_task()
         if isinstance(source, DeviceArray):

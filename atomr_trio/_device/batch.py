@@ -303,7 +303,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         self._sender.check()
         if isinstance(source, DeviceArray):
-            check_usable(self._sender.device, source)
+            check_of_group(self._sender.device, source)
         given = source if isinstance(source, DeviceArray) else as_host(source)
         array = self._sender.device.part(DeviceMemory).empty(given.shape, given.dtype)
         try:

@@ -12,7 +12,7 @@ import trio
 import trio.testing
 
 from atomr_cuda.injection import FAULTS_VARIABLE
-from atomr_trio import CommandFailed, ContextLost, InvalidArgument, RestartPolicy, StaleArray, read_only
+from atomr_trio import CommandFailed, ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, StaleArray, read_only
 from atomr_trio._arrays.memory import DeviceMemory
 from atomr_trio._device import supervisor
 from atomr_trio._device.device import core_of
@@ -454,3 +454,34 @@ async def test_peer_access_that_delivers_other_bytes_is_found_at_opening_and_not
         with pytest.raises(InvalidArgument, match="device 1 has no peer access to device 0"):
             await add.launch(*SHAPE, y, x, N)
     assert "device 1 does not read the memory of device 0" in caplog.text
+
+
+async def test_an_array_of_another_device_becomes_one_of_this_device(pair):
+    a, b = pair
+    x = await a.to_device(NUMBERS.reshape(10, -1))
+    y = await b.to_device(x[::2])
+    assert y.device is b
+    async with b.batch() as batch:
+        z = batch.to_device(x)
+    for array, right in ((y, NUMBERS.reshape(10, -1)[::2]), (z, NUMBERS.reshape(10, -1))):
+        assert (await array.to_host() == right).all()
+
+
+async def test_arrays_of_a_device_that_was_dropped_say_so():
+    once = RestartPolicy(intensity=0)
+    async with open_group(2, on_device_failed="drop", restart_policy=once, group_policy=ANY_NUMBER) as (a, b):
+        x, y = await a.to_device(NUMBERS), await b.to_device(NUMBERS)
+        add = await b.nvrtc.compile(ADD, "add")
+        await y.copy_from(x)
+        await add.launch(*SHAPE, y, x, N)
+        kill_worker(a)
+        await until(lambda: a.state.value == "failed")
+        with pytest.raises(DeviceFailed):
+            await y.copy_from(x)
+        with pytest.raises(DeviceFailed):
+            await add.launch(*SHAPE, y, x, N)
+        async with b.batch() as batch:
+            with pytest.raises(DeviceFailed):
+                batch.copy_from(y, x)
+        await until(lambda: not core_of(b).part(Peers)._chunks)
+        assert (await y.to_host() == NUMBERS * 2).all()
