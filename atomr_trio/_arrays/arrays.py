@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
@@ -491,7 +491,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
         await self._storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
 
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
-        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
+        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on a device.
+
+        A device array may be of this device, or of another one of the same `open_devices`. This device copies then,
+        over what connects the two, and after the other's work on the array; through the host if it cannot access the
+        other's memory.
 
         Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
         that do not lie in regular rows, is made in pieces: if it is cancelled or fails half way, the array is
@@ -499,13 +503,15 @@ class DeviceArray(metaclass=NoPublicConstructor):
         leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, ``cuMemcpy2DAsync`` for
         rows and ``cuMemcpy3DAsync`` for boxes.
 
-        Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, or one was freed;
-        `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
-        and the GPU has no more; `ContextLost` if the context is lost meanwhile.
+        Raises `InvalidArgument` if shapes or dtypes differ, the two share memory, one was freed, or the devices are not
+        of one group; `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the
+        array's memory and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
         self._storage.device.home.check_task()
         if isinstance(source, DeviceArray):
-            check_like(self, source)
+            if source._storage.device is not self._storage.device and self._storage.device.group is None:
+                raise foreign(self._storage.device, source)
+            check_same_form(self, source)
             await source._storage.placed()
             await self._storage.placed()
             await self._storage.memory.transfers.copy_on_device(source, self)
@@ -658,6 +664,11 @@ def check_usable(device: DeviceCore, array: DeviceArray) -> None:
 def check_like(array: DeviceArray, source: DeviceArray) -> None:
     """Raise `InvalidArgument` for arrays of different devices, shapes or dtypes."""
     check_own(array._storage.device, source)
+    check_same_form(array, source)
+
+
+def check_same_form(array: DeviceArray, source: DeviceArray) -> None:
+    """Raise `InvalidArgument` for arrays of different shapes or dtypes."""
     if source.shape != array.shape:
         raise InvalidArgument(f"shapes differ: the source has {source.shape}, the target {array.shape}")
     if source.dtype != array.dtype:
@@ -669,8 +680,14 @@ async def placed(device: DeviceCore, arguments: Iterable[object]) -> None:
 
     Raises `InvalidArgument` for arrays of another device, without waiting for them.
     """
+    for array in arrays_among(arguments):
+        check_own(device, array)
+        await array._storage.placed()
+
+
+def arrays_among(arguments: Iterable[object]) -> Iterator[DeviceArray]:
+    """Yield the arrays among the arguments of a call, marked ones too."""
     for argument in arguments:
         array = getattr(argument, "array", argument)
         if isinstance(array, DeviceArray):
-            check_own(device, array)
-            await array._storage.placed()
+            yield array

@@ -130,7 +130,7 @@ class CheckedArena(Arena):
 
     def free(self, block: Block) -> None:
         """Take a block back from the program. It is not free memory yet."""
-        if block.freed:
+        if block.freed or (block.peers and self.held_by_peers(block)):
             return
         block.freed = True
         block.fast = 0

@@ -14,6 +14,7 @@ import trio
 
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.generation import Generation
+from .._generation.peers import Peers
 from .._generation.process import address_range
 from .._memory.arena import Arena, ArenaFull, Block, Bound, Recipe
 from .._supervision.closing import close_in_thread, closed
@@ -242,7 +243,7 @@ class DeviceMemory(DevicePart):
 
 
 class QuarantineGate:
-    """Keeps requests out of the mailboxes while a lost worker may still touch their memory."""
+    """Keeps requests out of the mailboxes while a lost worker, or another device, may still touch their memory."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
@@ -250,8 +251,18 @@ class QuarantineGate:
     def shut(self, request: Request) -> bool:
         """Return whether the request has to wait."""
         arena = self._memory.maybe_arena
-        return arena is not None and bool(arena.quarantine) and any(map(arena.quarantined, request.blocks()))
+        if arena is not None and arena.quarantine and any(map(arena.quarantined, request.blocks())):
+            return True
+        device = self._memory.device
+        if device.group is None or not device.part(Peers).blocked(request.accesses()):
+            return False
+        device.part(Peers).press(request.accesses())
+        return True
 
     async def wait(self) -> None:
         """Wait until that may have changed."""
-        await self._memory.device.changed.wait()
+        device = self._memory.device
+        if device.group is None:
+            await device.changed.wait()
+        else:
+            await device.group.wait()

@@ -308,6 +308,8 @@ class BatchSender:
         """Send a call that is one command."""
         try:
             generation = self._check_room(request.lane, 1)
+            if generation.admission.waits_for_peers(request):
+                raise generation.admission.refusal(request)
             if request.takes_slot:
                 request.equip(self.slots.acquire)
             self._begin(request, generation)
@@ -329,6 +331,9 @@ class BatchSender:
             self.slots.check(sum(request.slot_bytes for request in requests if request.takes_slot))
             for lane in {request.lane for request in requests}:
                 generation = self._check_room(lane, len(requests))
+            for request in requests:
+                if generation.admission.waits_for_peers(request):
+                    raise generation.admission.refusal(request)
             for request in requests:
                 if request.takes_slot:
                     request.equip(self.slots.acquire)

@@ -29,6 +29,7 @@ from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
+from .._memory.peers import PeerBlock
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
 from .._transfers.transfers import Transfers
@@ -196,7 +197,8 @@ class LaunchPath:
             return False
         reached, number = generation.timeline.reached, generation.number
         for block, role in operands:
-            if block.fast != token and not (block in arena.blocks and self._is_free(block, role, reached)):
+            known = block in arena.blocks or isinstance(block, PeerBlock)
+            if block.fast != token and not (known and self._is_free(block, role, reached)):
                 return False
         for block, role in operands:
             if block.fast != token:
@@ -241,6 +243,7 @@ class LaunchPath:
             or block.recipe is not None
             or block.lost is not None
             or block.chunk.state is not ChunkState.READY
+            or block.peers
             or not self.book.open
         ):
             return False
@@ -265,6 +268,9 @@ class LaunchPath:
             return False
         others = self.generation.order.others
         if others is not None and others.uses(block):
+            return False
+        peers = self.generation.order.peers
+        if block.peers and not (peers is not None and peers.takes_alone(block)):
             return False
         if block.epoch != self.generation.number:
             return True

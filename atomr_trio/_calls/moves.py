@@ -20,6 +20,7 @@ import trio
 
 from .._arrays.arrays import DeviceArray, Storage
 from .._generation.core import DeviceCore, DevicePart
+from .._generation.peers import Peers
 from .._memory.arena import Block
 from .._transfers.memory import pattern_of
 from .._transfers.transfers import Transfers
@@ -62,6 +63,7 @@ class _Kind:
             return self.operation, ()
         written, *read = cast("tuple[DeviceArray, ...]", arguments)
         role = Role.OVERWRITE if written._covers_block else Role.WRITE
+        # An array of another device is only read; its account has nothing that a loss tears.
         return self.operation, ((written._block, role), *((array._block, Role.READ) for array in read))
 
 
@@ -120,16 +122,25 @@ class Moves:
         if dtype is None or source._plain is not dtype or source.shape != target.shape:
             return False
         to, origin, device = target._storage, source._storage, self._device
-        if to.device is not device or origin.device is not device or to.block is origin.block:
+        if to.device is not device or to.block is origin.block:
             return False
-        if type(to) is not Storage or type(origin) is not Storage:
+        read = origin.block if origin.device is device else self._account(origin.block)
+        if read is None or type(to) is not Storage or type(origin) is not Storage:
             return False
         nbytes = math.prod(target.shape) * dtype.itemsize
         if not nbytes:
             return False
-        written, read = to.block, origin.block
+        written = to.block
         places = written.address + target._offset, read.address + source._offset
         return self._copy(*places, nbytes, written, read, (target, source), owner)
+
+    def _account(self, block: Block) -> Block | None:
+        """Return the device's account of another's block, if it has one: the general way has checked the block then."""
+        group = self._device.group
+        if group is None:
+            return None
+        peers = self._device.part(Peers)
+        return next((each for each in block.peers if each.party is peers), None)
 
 
 def moves_of(path: LaunchPath, device: DeviceCore) -> Moves:

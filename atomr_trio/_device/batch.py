@@ -19,9 +19,10 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.access import Marked
-from .._arrays.arrays import DeviceArray, as_host, check_host, check_like, check_usable
+from .._arrays.arrays import DeviceArray, as_host, check_host, check_same_form, check_usable
 from .._arrays.memory import DeviceMemory
 from .._arrays.ownership import own
+from .._arrays.peers import block_of, check_of_group, exists, why_out_of_reach
 from .._calls.batch_sender import BatchSender
 from .._calls.launching import Launcher
 from .._generation.core import DeviceCore
@@ -235,16 +236,16 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
-        """Overwrite `array` with `source`, of the same shape and dtype, on the host or on this device.
+        """Overwrite `array` with `source`, of the same shape and dtype, on the host or on a device of the same group.
 
         Host memory is read now, unless it is pinned memory, which the GPU reads when it reaches the copy. Reading
         blocks every task: some 0.2 ms for a MiB, or 3 to 8 ms if the two memory orders differ.
         ``await array.copy_from(source)``, outside of the batch or in its block, reads in other threads.
 
         Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when 96 MiB of copies with the
-        host are unfinished; `OutOfHostMemory`. Raises `InvalidArgument` for arrays of another device; for one copy with
-        the host above 96 MiB, unless the memory is pinned; and for arrays of one device whose copy has to go through
-        the host. Await those.
+        host are unfinished, and when the source is of another device that still writes it; `OutOfHostMemory`. Raises
+        `InvalidArgument` for an array of a device that is not of the group; for one copy with the host above 96 MiB,
+        unless the memory is pinned; and for arrays whose copy has to go through the host. Await those.
         """
         if isinstance(source, DeviceArray):
             moves = self._sender.moves
@@ -254,9 +255,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._sender.check()
         check_usable(self._sender.device, array)
         if isinstance(source, DeviceArray):
-            check_usable(self._sender.device, source)
-            check_like(array, source)
-            requests = plan_copy(source, array, self._sender.lane)
+            requests = self._plan_copy(source, array)
             if requests is None:
                 raise InvalidArgument(
                     "a batch cannot copy between these arrays, because the copy goes through the host: "
@@ -304,7 +303,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         self._sender.check()
         if isinstance(source, DeviceArray):
-            check_usable(self._sender.device, source)
+            check_of_group(self._sender.device, source)
         given = source if isinstance(source, DeviceArray) else as_host(source)
         array = self._sender.device.part(DeviceMemory).empty(given.shape, given.dtype)
         try:
@@ -319,6 +318,24 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """Return an event behind all work that the batch's lane has so far. Raises as `Lane.record` does."""
         self._sender.check()
         return self._lane_held._record(self._sender.send)
+
+    def _plan_copy(self, source: DeviceArray, target: DeviceArray) -> list[CommandRequest] | None:
+        """Return the requests of a copy between two arrays of the device or of its group; None if the host must copy.
+
+        Raises `trio.WouldBlock` for an array of another device whose memory does not exist yet.
+        """
+        device, lane = self._sender.device, self._sender.lane
+        check_same_form(target, source)
+        check_of_group(device, source)
+        if source._storage.device is device:
+            return plan_copy(source, target, lane)
+        if why_out_of_reach(device, source) is not None:
+            return None
+        if not exists(source):
+            raise trio.WouldBlock(
+                f"{source!r} has no memory yet on its own device: use `await array.copy_from(source)`, which waits"
+            )
+        return plan_copy(source, target, lane, account=block_of(device, source))
 
     def _copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
         if not self._sender.copy(array, host, TO_HOST):

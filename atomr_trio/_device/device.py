@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import DeviceArray, as_host, check_usable, contiguous
+from .._arrays.arrays import DeviceArray, as_host, contiguous
 from .._arrays.memory import DeviceMemory
+from .._arrays.peers import check_of_group
 from .._calls.moves import ShortTransfers
 from .._generation.core import DeviceCore
 from .._generation.loss import Loss, LossKind
@@ -333,17 +334,17 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """Return a new array with a copy of `source`: a numpy array, or anything that numpy converts to one.
 
         It has the shape and the dtype of that array, and is C-contiguous; the copy is ``cuMemcpyHtoDAsync``. An array
-        of this device is copied as by `DeviceArray.copy_from`. An array of another library on the same GPU is copied
-        on the GPU (``cuMemcpyDtoDAsync``, in this process), after that library's pending work on it. It is found by
-        ``__dlpack__`` or ``__cuda_array_interface__``.
+        of this device, or of one of its group, is copied as by `DeviceArray.copy_from`. An array of another library on
+        the same GPU is copied on the GPU (``cuMemcpyDtoDAsync``, in this process), after that library's pending work on
+        it. It is found by ``__dlpack__`` or ``__cuda_array_interface__``.
 
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
-        is lost meanwhile, `StaleArray` for an array of this device that is torn or lost, and `InvalidArgument` for one
-        that was freed, one of another device, and memory of another GPU.
+        is lost meanwhile, `StaleArray` for an array of the group that is torn or lost, and `InvalidArgument` for one
+        that was freed, one of a device that is not of the group, and memory of another GPU.
         """
         self._core.home.check_task()
         if isinstance(source, DeviceArray):
-            check_usable(self._core, source)
+            check_of_group(self._core, source)
         elif not isinstance(source, np.ndarray):
             from .._arrays.sharing.foreign import copy_foreign, from_host, is_foreign
 

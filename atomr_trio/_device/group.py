@@ -51,6 +51,7 @@ from .device import Device
 from .lifetime import OpenedDevice, block_of, checked_options
 from .mapping import Item, Result, Spread
 from .naming import Named, check_names, indices_of
+from .peer_check import check_access
 from .reservation import Reservation
 
 STRATEGIST: Final = "the strategy of the group"
@@ -433,6 +434,7 @@ async def _group(
     started = [processes.get(index) for index in indices]
     try:
         async with block_of(opened, devices, supervisor.body_scope, lambda: supervisor.failure, started):
+            await check_access(group)
             yield devices
     finally:
         hub.close()

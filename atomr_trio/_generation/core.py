@@ -257,6 +257,8 @@ class DeviceCore:
         changed, self.changed = self.changed, trio.Event()
         changed.set()
         self.standbys.announce()
+        if self.group is not None:
+            self.group.wake()
 
     def release_dropped(self, generation: Generation) -> None:
         """Make the workers release what nobody refers to any more, at most `ORPHANS_AT_ONCE` objects at a time.

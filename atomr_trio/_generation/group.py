@@ -6,8 +6,10 @@ of its own. A layer that may reach from one device to another asks `DeviceCore.g
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, SupportsIndex, final
+
+import trio
 
 from .._values.util import refuse_to_copy
 
@@ -27,6 +29,11 @@ class Group:
         """Every device, also those that have failed or were dropped: their places never change."""
         self.peers: bool = peers
         """True if kernels of one device may read and write arrays of another, as asked for by ``peers=True``."""
+        self.watched: bool = False
+        """True if something waits until a member's work on another's memory is over."""
+        self.woken: list[Callable[[], None]] = []
+        """Called when that may be so."""
+        self._changed = trio.Event()
         for member in self.members:
             member.group = self
 
@@ -41,3 +48,20 @@ class Group:
     def others(self, member: DeviceCore) -> tuple[DeviceCore, ...]:
         """Return every member but this one."""
         return tuple(each for each in self.members if each is not member)
+
+    # --- waiting for work of another member -----------------------------------------------------------------------
+
+    async def wait(self) -> None:
+        """Wait until work of a member has ended, or its generations have changed."""
+        await self._changed.wait()
+
+    def wake(self) -> None:
+        """Make everything that waits look again."""
+        self.watched = False
+        for told in self.woken:
+            told()
+        for member in self.members:
+            if member.current is not None and member.current.admission.waiters:
+                member.current.admission.wake()
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()

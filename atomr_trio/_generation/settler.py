@@ -11,7 +11,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -26,6 +26,9 @@ from .inbox import Inbox
 from .life import Life
 from .loss import MakeError
 from .timeline import Command, Launches, LaunchOwner, Operand, Timeline
+
+if TYPE_CHECKING:
+    from .services import Neighbours
 
 log = logging.getLogger("atomr_trio._worker")
 
@@ -57,6 +60,8 @@ class Settler:
         self._admission = admission
         self.roused: Callable[[], None] = lambda: None
         """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
+        self.neighbours: Neighbours | None = None
+        """Those of other devices who may wait for commands of this one; None for a device without a group."""
         self._looked_for = False
         self._activity = trio.Event()
         self._idle = trio.Event()
@@ -168,9 +173,15 @@ class Settler:
                 self._settle(finished)
             else:
                 self._settle_launches(finished)
-        if progressed and self._admission.waiters:
-            self._admission.wake()
+        if progressed:
+            self._tell_progress()
         return progressed
+
+    def _tell_progress(self) -> None:
+        if self._admission.waiters:
+            self._admission.wake()
+        if self.neighbours is not None and self.neighbours.watched:
+            self.neighbours.wake()
 
     def _settled_alone(self, looker: LaunchOwner, lane: int) -> bool:
         """Settle the lane's only launch, if it is this one and has run without an error: the most usual case."""
@@ -183,8 +194,7 @@ class Settler:
             return False
         launches.popleft()
         looker.launches_finished(1)
-        if self._admission.waiters:
-            self._admission.wake()
+        self._tell_progress()
         return True
 
     def _settle_launches(self, finished: Launches) -> None:
@@ -255,6 +265,8 @@ class Settler:
             except Exception:  # an internal error must not leave the others without an answer
                 log.critical("settling %r of generation %d failed", command, self._life.number, exc_info=True)
         self._admission.wake()
+        if self.neighbours is not None:
+            self.neighbours.wake()
 
     def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
         number = self._life.number

@@ -25,19 +25,21 @@ Pure bookkeeping: imports neither trio nor ctypes.
 
 from __future__ import annotations
 
-import bisect
 import collections
 import enum
-import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from sys import getrefcount
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .._values.util import known
 from .._wire.protocol import Role
 from .promises import Promises
+from .sizes import Sizes
+
+if TYPE_CHECKING:
+    from .peers import PeerBlock
 
 MIB = 1 << 20
 ALIGNMENT = 512
@@ -161,6 +163,7 @@ class Block:
         "freed",
         "lost",
         "nbytes",
+        "peers",
         "reader",
         "readers",
         "recipe",
@@ -196,6 +199,8 @@ class Block:
         """The command that was writing it when its generation was lost."""
         self.lost: str | None = None
         """The reason why its memory is lost for ever; None if it is not."""
+        self.peers: tuple[PeerBlock, ...] = ()
+        """The accounts that other devices of a group have of it; see ``peers.py``."""
 
     def __repr__(self) -> str:
         return f"<Block {self.address:#x}+{self.size:#x} {self.state}>"
@@ -227,11 +232,18 @@ class Block:
         """Note that an unfinished command was writing it."""
         self.torn = why
         self.chunk.damaged.add(self)
+        self.warn_peers()
 
     def lose(self, why: str) -> None:
         """Note that its memory is lost for ever."""
         self.lost = why
         self.chunk.damaged.add(self)
+        self.warn_peers()
+
+    def warn_peers(self) -> None:
+        """Make other devices look at the block's state before they use it next."""
+        for peer in self.peers:
+            peer.fast = 0
 
     def last_uses(self) -> dict[int, int]:
         """Return the tickets that the memory's next owner must wait for: the last of each lane that has touched it."""
@@ -272,6 +284,8 @@ class Block:
         Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
         """
         self.settle(epoch)
+        if self.peers:
+            self.warn_peers()
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)
@@ -302,72 +316,6 @@ class _Span:
         self.chunk = chunk
         self.epoch = epoch
         self.waits = waits
-
-
-class _Sizes:
-    """Sizes and addresses of free spans, in order. Rows have a bounded length: each change moves a part of a row."""
-
-    LONGEST = 1024
-
-    def __init__(self) -> None:
-        self._rows: list[list[tuple[int, int]]] = [[]]
-        """Only a single row may be empty."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._rows))
-
-    def add(self, item: tuple[int, int]) -> None:
-        """Insert an item in order."""
-        at = self._row_of(item)
-        row = self._rows[at]
-        bisect.insort(row, item)
-        if len(row) > self.LONGEST:
-            half = len(row) // 2
-            self._rows[at : at + 1] = [row[:half], row[half:]]
-
-    def remove(self, item: tuple[int, int]) -> None:
-        """Remove an item, which must be there."""
-        at = self._row_of(item)
-        row = self._rows[at]
-        del row[bisect.bisect_left(row, item)]
-        if not row and len(self._rows) > 1:
-            del self._rows[at]
-
-    def replace(self, item: tuple[int, int], new: tuple[int, int]) -> None:
-        """Put another item in the place of one that is there. It is cheap where the order stays."""
-        row = self._rows[self._row_of(item)]
-        at = bisect.bisect_left(row, item)
-        if (at and row[at - 1] > new) or (at + 1 < len(row) and row[at + 1] < new) or len(self._rows) > 1:
-            self.remove(item)
-            self.add(new)
-        else:
-            row[at] = new
-
-    def first(self, size: int) -> tuple[int, int] | None:
-        """Return the first item of at least this size."""
-        rows = self._rows
-        if len(rows) > 1:
-            return next(self.since((size, 0)), None)
-        row = rows[0]
-        at = bisect.bisect_left(row, (size, 0))
-        return row[at] if at < len(row) else None
-
-    def since(self, item: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the items that are not below this one."""
-        first = self._row_of(item)
-        yield from self._rows[first][bisect.bisect_left(self._rows[first], item) :]
-        for row in self._rows[first + 1 :]:
-            yield from row
-
-    def last(self) -> tuple[int, int]:
-        """Return the largest item; there must be one."""
-        return self._rows[-1][-1]
-
-    def _row_of(self, item: tuple[int, int]) -> int:
-        """Return the last row that begins at or before the item, or the first row."""
-        if len(self._rows) == 1:
-            return 0
-        return max(0, bisect.bisect_right(self._rows, item, key=operator.itemgetter(0)) - 1)
 
 
 class ArenaFull(Exception):
@@ -401,6 +349,10 @@ def _none() -> int:
     return 0
 
 
+def _not_held(block: Block) -> bool:
+    return False
+
+
 class Arena:
     """Allocation over chunks at fixed addresses: exact fit first, then best fit."""
 
@@ -424,6 +376,8 @@ class Arena:
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self.count_workspaces: Callable[[], int] = _none
         """Returns the bytes of device memory that libraries have for workspaces, which count for the limit too."""
+        self.held_by_peers: Callable[[Block], bool] = _not_held
+        """Returns whether another device still works on a block that was freed, and will have it freed afterwards."""
         self.promises: Promises | None = None
         """The bytes of the limit that were promised; None for none."""
         self._kept = False
@@ -435,7 +389,7 @@ class Arena:
         """The number of those blocks."""
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
-        self._sizes = _Sizes()
+        self._sizes = Sizes()
 
     @property
     def workspaces(self) -> int:
@@ -460,7 +414,7 @@ class Arena:
         orphans = self.orphans
         if orphans:
             last = orphans.popleft()
-            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine:
+            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine or last.peers:
                 self.free(last)
                 last = None
             elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
@@ -514,7 +468,7 @@ class Arena:
 
     def free(self, block: Block) -> None:
         """Give a block back. Its memory is reusable at once; freeing twice does nothing."""
-        if block.freed:
+        if block.freed or (block.peers and self.held_by_peers(block)):
             return
         if self.promises is not None:
             self.promises.freed(block)

@@ -23,7 +23,7 @@ import trio
 from .._memory.arena import Block
 from .._values.errors import ActorCrashed, ContextLost, DeviceError
 from .._values.statistics import ActorStatistics, Outcome
-from .._wire.protocol import LANE_COMPUTE
+from .._wire.protocol import LANE_COMPUTE, Role
 from .states import FIRST, OPEN, RequestState
 
 
@@ -50,6 +50,10 @@ class Request:
 
     def blocks(self) -> Iterable[Block]:
         """Return the memory that it works on: it cannot begin while a lost worker may still touch any of it."""
+        return ()
+
+    def accesses(self) -> Iterable[tuple[Block, Role]]:
+        """Return that memory, and how it is used."""
         return ()
 
     @property

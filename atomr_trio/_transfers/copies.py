@@ -1,4 +1,4 @@
-"""Copies between arrays and numpy, and between arrays of one device: verbs of the memory actor.
+"""Copies between arrays and numpy, and between arrays of one device or one group: verbs of the memory actor.
 
 Only memcpy touches ordinary host memory, never DMA, so its owner may be cancelled at any moment. A copy goes through
 slots of the staging area, several at a time. Helpers copy in one half of the slots while the GPU copies in the other.
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import check_usable
+from .._arrays.peers import block_of, check_of_group, prepare, why_out_of_reach
 from .._values.util import known
 from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
@@ -30,6 +31,10 @@ from .transfers import Transfers, transfers_of
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
+
+
+_THROUGH_HOST_BYTES = 64 << 20
+"""The most bytes of a copy between two arrays that are on the host at a time."""
 
 
 class _Taking:
@@ -170,14 +175,46 @@ async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: Way, through_sl
 
 @trio.lowlevel.enable_ki_protection
 async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
-    """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
-    for array in (source, target):
-        check_usable(target._storage.device, array)
-    requests = plan_copy(source, target)
+    """Copy between two arrays of one device or of one group, of the same shape and dtype. See `DeviceArray.copy_from`.
+
+    The target's device copies: from another device's memory over what connects the two.
+    """
+    device = target._storage.device
+    check_usable(device, target)
+    if source._storage.device is device:
+        check_usable(device, source)
+        requests = plan_copy(source, target)
+    else:
+        check_of_group(device, source)
+        requests = None
+        if source.size and why_out_of_reach(device, source) is None:
+            await prepare(device, source)
+            requests = plan_copy(source, target, account=block_of(device, source))
     if requests is None:
-        # One of them is walked backwards, or across its rows: the host reorders that faster than a copy engine.
+        await _through_host(source, target)
+    else:
+        await ask_all(target, requests)
+
+
+async def _through_host(source: DeviceArray, target: DeviceArray) -> None:
+    """Copy between arrays one of which the copy engine cannot reach, or would walk backwards or across its rows.
+
+    The host reorders faster than it. Large arrays go in pieces, along their first axis.
+    """
+    length = target.shape[0] if target.ndim else 1
+    rows = max(1, length * _THROUGH_HOST_BYTES // max(1, target.nbytes))
+    if rows >= length:
         host = np.empty(target.shape, target.dtype)
         await copy_out(source, host)
         await copy_in(target, host)
         return
-    await ask_all(target, requests)
+    begun = 0
+    try:
+        for first in range(0, length, rows):
+            host = np.empty((min(rows, length - first), *target.shape[1:]), target.dtype)
+            await copy_out(source[first : first + rows], host)
+            begun += 1
+            await copy_in(target[first : first + rows], host)
+    except BaseException as error:
+        tear(target._block, error, begun=begun, pieces=-(-length // rows))
+        raise

@@ -43,6 +43,7 @@ from .transfers import transfers_of
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
+    from .._memory.arena import Block
     from .batch_areas import BatchSlots
 
 
@@ -340,11 +341,17 @@ def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots)
 
 
 def plan_copy(
-    source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE, *, most: int = THROUGH_HOST
+    source: DeviceArray,
+    target: DeviceArray,
+    lane: int = LANE_COMPUTE,
+    *,
+    most: int = THROUGH_HOST,
+    account: Block | None = None,
 ) -> list[CommandRequest] | None:
-    """Return the requests that copy between two checked arrays of one device, one shape and one dtype.
+    """Return the requests that copy between two checked arrays of one shape and one dtype.
 
-    Returns None if they would have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
+    `account` is the account of the source's block, if the target's device does not own it. Returns None if they would
+    have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
     """
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
@@ -361,7 +368,7 @@ def plan_copy(
         payload = b"".join(_entry(box.side(to), box.other_side(origin), box) for box in some)
         operands = (
             (target._block, Role.OVERWRITE if target._covers_block and not first else Role.WRITE),
-            (source._block, Role.READ),
+            (account or source._block, Role.READ),
         )
         verb = COPY if len(some) == 1 else COPY_MANY
         keep = (source, target)

@@ -138,6 +138,9 @@ class CopyPath:
             or (others is not None and others.uses(block))
         ):
             return False
+        peers = generation.order.peers
+        if block.peers and not (peers is not None and peers.takes_alone(block)):
+            return False
         block.settle(generation.number)
         writer = block.writer
         if writer is not None and not self._is_over(writer):

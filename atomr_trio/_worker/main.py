@@ -276,6 +276,7 @@ class Worker:
             give_up=exit_by,
         )
         self.moments["engines made"] = time.monotonic()
+        self._memory.peers.reserve((base, extent) for base, extent in config.get("peers", ()))
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self.moments["memory imported"] = time.monotonic()

@@ -58,6 +58,15 @@ REGISTER_HOST = MEMORY.verb("register_host", Mode.BLOCKS, {"area": "Q", "size": 
 
 UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
 
+MAP_PEER = MEMORY.verb("map_peer", Mode.BLOCKS, {"address": "Q", "size": "Q"})
+"""Map a chunk of another device, whose descriptor comes with the record, at the address that it has in its own worker.
+
+It makes way first: what is still mapped there is unmapped. If the driver refuses it, only the command fails.
+"""
+
+UNMAP_PEER = MEMORY.verb("unmap_peer", Mode.BLOCKS, {"address": "Q"})
+"""Unmap a chunk of another device. Nothing happens if none is mapped at this address."""
+
 STAGING_AREA = 0
 """The number of the staging area among the areas of host memory."""
 

@@ -306,11 +306,28 @@ class _OrderRefused(Exception):
     """The driver does not let a stream wait for another one now."""
 
 
-class RequiredCommandFailed(Exception):
+class CommandRefused(Exception):
+    """A command fails alone, for a reason that is known; `failure` is what the user's process is told."""
+
+    def __init__(
+        self, status: int, name: str, text: str, library: str, kind: StatusClass = StatusClass.REQUEST
+    ) -> None:
+        super().__init__(text)
+        self.failure: dict[str, Any] = {
+            "status": status,
+            "class": kind.value,
+            "name": name,
+            "text": clip(text),
+            "library": library,
+        }
+
+
+class RequiredCommandFailed(CommandRefused):
     """A command that this one builds on (a chunk, a module) has failed; it fails with the same words."""
 
     def __init__(self, failure: dict[str, Any]) -> None:
-        self.failure = failure
+        kind = StatusClass(failure["class"])
+        super().__init__(failure["status"], failure["name"], failure["text"], failure["library"], kind)
 
 
 class Lane:
@@ -616,7 +633,7 @@ class Lane:
                 self._fail(ticket, error.status, error.name, text, error.library, kind)
             else:
                 self._fail(ticket, HOST_SHORTAGE, error.name, f"{text}; {shortage(short)}", error.library)
-        elif isinstance(error, RequiredCommandFailed):
+        elif isinstance(error, CommandRefused):
             failure = error.failure
             kind = StatusClass(failure["class"])
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"], kind)

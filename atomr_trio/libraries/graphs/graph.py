@@ -33,6 +33,7 @@ from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Command, Operand, Unwatched
 from ..._memory.arena import Block, ChunkState
+from ..._memory.peers import PeerBlock
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
@@ -263,6 +264,12 @@ def _launch_step(
     *arguments: object,
 ) -> _Step:
     payload, operands, keep = kernel._checked(grid, block, arguments, shared_bytes, touches, options)
+    if any(isinstance(each, PeerBlock) for each, _ in operands):
+        raise InvalidArgument(
+            "a graph takes arrays of its own device alone",
+            device=kernel._module._device.index,
+            advice="copy the array first: `await mine.copy_from(array)`",
+        )
     return _Step(
         kernel._operation,
         Records.of(((LAUNCH, payload),)),

@@ -12,8 +12,8 @@ import numpy as np
 import trio
 
 from ..._arrays.access import Marked
-from ..._arrays.arrays import DeviceArray, Storage, placed
-from ..._arrays.ownership import foreign
+from ..._arrays.arrays import DeviceArray, Storage, arrays_among
+from ..._arrays.peers import check_operand, operand_block, prepare
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
@@ -249,7 +249,7 @@ class Kernel(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        await placed(device, arguments)
+        await self._placed(arguments)
         number = device.part(Lanes).chosen(lane)._number
         options = options_of(cooperative, cluster, programmatic, priority)
         if cooperative is True:
@@ -286,6 +286,15 @@ class Kernel(metaclass=NoPublicConstructor):
         number = self._module._device.part(Lanes).chosen(lane)._number
         options = options_of(cooperative, cluster, programmatic, priority)
         self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options))
+
+    async def _placed(self, arguments: Sequence[object]) -> None:
+        """Wait until the memory of a launch's arguments has its address, and exists if it is of another device."""
+        device = self._module._device
+        for array in arrays_among(arguments):
+            if array._storage.device is not device:
+                check_operand(device, array)
+                await prepare(device, array)
+            await array._storage.placed()
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
         device = self._module._device
@@ -329,9 +338,7 @@ class Kernel(metaclass=NoPublicConstructor):
                 array, role, strided = argument.array, argument.role, argument.strided
             else:
                 return None
-            if array._storage.device is not device:
-                raise foreign(device, array)
-            block = array._storage.block
+            block = array._storage.block if array._storage.device is device else operand_block(device, array)
             if block.freed:
                 place = _place_of(argument, arguments)
                 raise InvalidArgument(f"{place} of {self.name} was freed, give another: {array!r}")
@@ -666,7 +673,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        await placed(device, self._arguments)
+        await self.kernel._placed(self._arguments)
         number = device.part(Lanes).chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device.module_actor.mailbox.ask(request)
