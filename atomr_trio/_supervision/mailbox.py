@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import outcome
@@ -52,7 +52,7 @@ class Request:
         """Return the memory that it works on: it cannot begin while a lost worker may still touch any of it."""
         return ()
 
-    def accesses(self) -> Iterable[tuple[Block, Role]]:
+    def accesses(self) -> Sequence[tuple[Block, Role]]:
         """Return that memory, and how it is used."""
         return ()
 
@@ -154,8 +154,8 @@ class Gate(Protocol):
     def shut(self, request: Request) -> bool:
         """Return whether the request must wait."""
 
-    async def wait(self) -> None:
-        """Wait until the answer of `shut` may have changed."""
+    async def wait(self, request: Request, check: Callable[[], None]) -> None:
+        """Wait until it need not any more; `check` raises an error when it must not wait on."""
 
 
 class Looker(Protocol):
@@ -234,10 +234,8 @@ class Mailbox:
         """Put the request into the mailbox, waiting for room; the caller waits for its answer itself."""
         self._check_open()
         gate = self._gate
-        if gate is not None:
-            while gate.shut(request):
-                await gate.wait()
-                self._check_open()
+        if gate is not None and gate.shut(request):
+            await gate.wait(request, self._check_open)
         # It may be settled before `send` returns, and that counts. A request that was never accepted does not count.
         request._mailbox = self
         self.posted += 1
