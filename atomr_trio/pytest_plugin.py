@@ -272,8 +272,8 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.
     ours = fixturedef.argname in ("gpu_device", "devices") and fixturedef.func.__module__ == __name__
     if ours and request.node.get_closest_marker("trio") is None:
         pytest.fail(
-            f"{fixturedef.argname} is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = true in "
-            "pytest's settings, or mark the test with @pytest.mark.trio",
+            f"{fixturedef.argname} is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = "
+            "true in pytest's settings, or mark the test with @pytest.mark.trio",
             pytrace=False,
         )
 

@@ -213,8 +213,8 @@ class Devices(Sequence[Device], metaclass=_DevicesType):
         - `policy`: `RoundRobin()`, `LeastLoaded()`, `MostFree()`, or another `Placement`; by default `LeastLoaded()`.
         - `min_free_bytes`: bytes that arrays must still be able to take on the device, by its `memory_limit`.
         - `min_compute_capability`: the least compute capability, major and minor.
-        - `near`: an array of the group, whose device goes before all others if it runs and has what is asked for; or
-          that device.
+        - `near`: an array of the group, of any shape and dtype, whose device goes before all others if it runs and has
+          what is asked for; or that device.
 
         A device that is being rebuilt is picked only if no other one has what is asked for: its requests wait.
         A choice is not a promise: another task may take the memory. `reserve` keeps it.
@@ -309,7 +309,9 @@ class Devices(Sequence[Device], metaclass=_DevicesType):
         `Reservation` for what is promised. Nothing is sent, and no memory of the GPU is taken.
 
         - `nbytes`: bytes, 1 or more.
-        - `policy`, `min_compute_capability`, `near`: as for `pick`.
+        - `policy`: as for `pick`.
+        - `min_compute_capability`: the least compute capability, as for `pick`.
+        - `near`: an array of any shape and dtype, or a device, as for `pick`.
 
         Raises `InvalidArgument` for arguments that are not valid; entering raises what `pick` raises.
         """

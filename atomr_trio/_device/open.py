@@ -178,12 +178,17 @@ def open_devices(
       3 for each device within a minute. When it is spent the block ends, with `"drop"` too. Of the policy only
       `intensity` and `period` count.
     - `peers`: true lets kernels of one device use arrays of another.
-    - `memory_limit`, `standby`, `restart_policy` and all other options are those of `open_device`, for each device.
-      `workers` must have workers of every device, for example an `atomr_trio.testing.WorkerPools`.
+    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; the default is that of `open_device`.
+    - `standby`: the number of workers kept ready for each device, 0 to 4.
+    - `restart_policy`: the number of lost contexts that is tolerated of each device; by default 3 within a minute.
+    - `memory_limit`: bytes that each device's arrays and workspaces may take; the default is that of `open_device`.
+    - `workers`: a source of worker processes of every device, for example an `atomr_trio.testing.WorkerPools`.
+    - `hang_timeout` and `close_timeout` (seconds), `on_fault`, `guarded`, `spin` (seconds), `check` and `plan_cache`
+      (a number of plans): those of `open_device`, for each device.
 
     Entering raises this process's soft limit of file descriptors to the hard one, where that is allowed. Where that is
     not enough for 128 chunks of memory a device, each device may have fewer. To name devices by anything but indices,
-    or all of them, takes the time of one more process, which asks the driver for them (``cuDeviceGetUuid_v2``).
+    or all of them, takes the time of one more process, which asks the driver for them (``cuDeviceGetUuid``).
 
     Raises `InvalidArgument` for an invalid argument: an unknown strategy, a device that is named twice or is not there,
     or more devices than there are. Raises `LibraryNotFound` and `OutsideRun` as `open_device` does, and `DeviceFailed`

@@ -70,6 +70,7 @@ class Reservation(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Give back what is left."""
-        if self._promise is not None:
+        if self._promise is not None and self._device is not None:
+            self._device._core.home.check_thread()
             self._promise.leave()
             self._promise.end()

@@ -296,8 +296,9 @@ class CommandFailed(RequestError):
 class ItemsLost(RequestError):
     """Some items of a `Devices.map` were lost with their devices; all others are done.
 
-    A lost item may have run, in part or to its end. Each was started once, and once more for each `retry`.
-    When the function itself raises another exception, that leaves `Devices.map` instead.
+    A lost item may have run, in part or to its end. Each was started once, and again as often as `retry` allowed.
+    A function that handles its own `ContextLost` loses no item. Another exception of the function leaves `Devices.map`
+    instead.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "lost")

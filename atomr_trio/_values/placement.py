@@ -19,7 +19,7 @@ class DeviceSnapshot:
     """What `Devices.pick` knows of one device at one moment. Nothing was asked of its worker for it."""
 
     position: int
-    """The place of the device in its group, from 0 on."""
+    """The number of the device's place in its group, from 0 on."""
 
     index: int
     """`Device.index`."""
@@ -34,7 +34,7 @@ class DeviceSnapshot:
     """Requests that wait in the queues of the device, and commands that it has not finished."""
 
     compute_capability: tuple[int, int]
-    """Major and minor."""
+    """The compute capability, major and minor."""
 
 
 @runtime_checkable
@@ -42,9 +42,9 @@ class Placement(Protocol):
     """A policy of `Devices.pick`. A class of your own may stand in the place of those of this library."""
 
     def choose(self, candidates: Sequence[DeviceSnapshot], last: int | None) -> DeviceSnapshot:
-        """Return one of the candidates, of which there is at least one, in the order of their places.
+        """Return one of the `candidates`, of which there is at least one, in the order of their places.
 
-        `last` is the place of the device that was picked last, None if there was none. Raises nothing.
+        `last` is the number of the place of the device that was picked last, None if there was none. Raises nothing.
         """
 
 
@@ -53,7 +53,10 @@ class RoundRobin:
     """Picks the devices in turn: the next one behind the device that was picked last."""
 
     def choose(self, candidates: Sequence[DeviceSnapshot], last: int | None) -> DeviceSnapshot:
-        """Return the first candidate behind the place `last`, or the first of all. Raises nothing."""
+        """Return the first of the `candidates` behind the place with the number `last`, or the first of all.
+
+        Raises nothing.
+        """
         return _in_turn(candidates, last)
 
 
@@ -62,9 +65,9 @@ class LeastLoaded:
     """Picks the device with the fewest unfinished requests and commands. Equal devices are picked in turn."""
 
     def choose(self, candidates: Sequence[DeviceSnapshot], last: int | None) -> DeviceSnapshot:
-        """Return the candidate with the least `DeviceSnapshot.unfinished`. `last` decides between equals.
+        """Return that of the `candidates` with the least `DeviceSnapshot.unfinished`.
 
-        Raises nothing.
+        Equal ones are taken in turn: `last` is the number of the place that was picked last. Raises nothing.
         """
         return _best(candidates, last, lambda each: -each.unfinished)
 
@@ -74,9 +77,9 @@ class MostFree:
     """Picks the device with the most free memory. Equal devices are picked in turn."""
 
     def choose(self, candidates: Sequence[DeviceSnapshot], last: int | None) -> DeviceSnapshot:
-        """Return the candidate with the most `DeviceSnapshot.free_bytes`. `last` decides between equals.
+        """Return that of the `candidates` with the most `DeviceSnapshot.free_bytes`.
 
-        Raises nothing.
+        Equal ones are taken in turn: `last` is the number of the place that was picked last. Raises nothing.
         """
         return _best(candidates, last, lambda each: each.free_bytes)
 

@@ -200,7 +200,7 @@ class GroupStatistics:
     """Those of every device, in the order of the group, also of devices that have failed."""
 
     failed: tuple[int, ...]
-    """The indices of the devices that have failed, as given to `open_devices`."""
+    """The index of each device that has failed."""
 
     restarts_left: float
     """Failures that all devices together may have now before the group ends; `math.inf` without a limit."""

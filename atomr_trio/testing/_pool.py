@@ -298,7 +298,9 @@ class WorkerPools:
         return {index: pool.statistics() for index, pool in sorted(self._pools.items())}
 
     def take(self, backend: BackendName, index: int) -> WorkerProcess:
-        """Return a worker process of a device. Called by `open_devices` and `open_device`.
+        """Return a worker process of the device with this `index`. Called by `open_devices` and `open_device`.
+
+        `backend` must be that of the pools.
 
         Raises `InvalidArgument` for another backend than that of the pools, and once they are closed. Raises `OSError`
         when there is no worker and the system cannot start one.
@@ -313,7 +315,7 @@ class WorkerPools:
         return process
 
     def give_back(self, process: WorkerProcess) -> None:
-        """Take back a worker when its device was closed. Raises nothing."""
+        """Take back a worker when its device was closed; `process` can be adopted again. Raises nothing."""
         self._lent.pop(process).give_back(process)
         for lost in [each for each in self._lent if each.pidfd < 0]:
             del self._lent[lost]

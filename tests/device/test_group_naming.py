@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import types
 
@@ -124,7 +123,7 @@ async def test_a_driver_that_hangs_is_not_waited_for_without_end(monkeypatch):
 
 async def test_a_process_that_cannot_be_started_is_said(monkeypatch):
     set_constant(monkeypatch, naming, "command", lambda *arguments: ["/nowhere/python"])
-    with pytest.raises(DeviceFailed, match="could not be listed: .*No such file"):
+    with pytest.raises(DeviceFailed, match=r"could not be listed: .*No such file"):
         await listed("sim")
 
 
@@ -196,15 +195,12 @@ async def test_names_and_indices_are_of_the_visible_devices(order):
         "trio.run(main)\n"
     )
     visible = ",".join(f"GPU-{uuids[index]}" for index in order)
-    done = subprocess.run(
+    done = await trio.run_process(
         [sys.executable, "-c", code],
         env={**child_environment(), "CUDA_VISIBLE_DEVICES": visible},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
+        capture_stdout=True,
     )
     async with atomr_trio.open_devices(order, backend="cuda") as devices:
         expected = f"{len(order)} {[device.info.pci_bus_id for device in devices]}"
-    assert done.stdout.strip() == expected
+    assert done.stdout.decode().strip() == expected
     assert "CUDA_VISIBLE_DEVICES" not in os.environ

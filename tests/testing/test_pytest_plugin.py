@@ -415,7 +415,7 @@ def test_a_mark_that_names_no_number_of_gpus_is_refused(mark):
         def get_closest_marker(name):
             return eval(f"pytest.mark.{mark}").mark
 
-    with pytest.raises(pytest.UsageError, match="test_it.py::test_it: the mark gpus takes a number of GPUs"):
+    with pytest.raises(pytest.UsageError, match=r"test_it\.py::test_it: the mark gpus takes a number of GPUs"):
         pytest_plugin.pytest_runtest_setup(Item)
 
 
