@@ -325,8 +325,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         Raises `trio.WouldBlock` for an array of another device whose memory does not exist yet.
         """
         device, lane = self._sender.device, self._sender.lane
-        check_same_form(target, source)
         check_of_group(device, source)
+        check_same_form(target, source)
         if source._storage.device is device:
             return plan_copy(source, target, lane)
         if why_out_of_reach(device, source) is not None:
