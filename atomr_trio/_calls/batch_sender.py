@@ -150,7 +150,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
-        self._copies = BatchCopies(generation, self.device.memory_actor.mailbox, self.slots)
+        self._copies = BatchCopies(generation, self.device.memory_actor, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)

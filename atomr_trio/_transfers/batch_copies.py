@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import trio
 
@@ -29,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._arrays.arrays import DeviceArray
+    from .._generation.actor import Actor
     from .._generation.generation import Generation
-    from .._supervision.mailbox import Mailbox
     from .batch_areas import BatchSlots
 
 
@@ -49,7 +48,6 @@ class BatchCopy:
         "_ended",
         "_failed",
         "_host",
-        "_mailbox",
         "_path",
         "_place",
         "count",
@@ -61,11 +59,8 @@ class BatchCopy:
     position = None
     takes_slot = False
 
-    def __init__(
-        self, path: CopyPath, mailbox: Mailbox, array: DeviceArray, host: npt.NDArray[Any], place: int | None
-    ) -> None:
+    def __init__(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None) -> None:
         self._path = path
-        self._mailbox = mailbox
         self._array = array
         self._host = host
         self._place = place
@@ -87,19 +82,19 @@ class BatchCopy:
         block, address = self._array._block, self._array.address
         arguments = (self._array, self._host)
         if self._place is not None:
-            self._path.send(block, (address, self._place, self._host.nbytes), self, arguments, shares=False)
+            self._path.send(block, (address, self._place, self._host.nbytes), self, arguments)
             self._begun = 1
             return
         slots = self._acquire_all(acquire)
-        memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.way is TO_DEVICE
+        memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.incoming
         for number, (slot, (begin, length)) in enumerate(zip(slots, pieces_of(size, SHORT_PIECE), strict=True)):
             if incoming:
-                np.copyto(slot.bytes[:length], memory[begin : begin + length])
+                slot.load(memory[begin : begin + length])
             if slot.area:
                 slot.introduce(self._path.generation, self._path.way.lane)
             shares = incoming and number + 1 < self.count and bool((number + 1) % SIGN_EVERY)
             words = (address + begin, slot.place, length)
-            ticket = self._path.send(block, words, self, arguments, shares=shares)
+            ticket = self._path.send(block, words, self, arguments, shares)
             self._begun += 1
             self.slots.append((ticket, slot))
 
@@ -125,18 +120,18 @@ class BatchCopy:
     @property
     def burden(self) -> int:
         """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
-        return self._host.nbytes if self.slots and self._path.way is not TO_DEVICE else 0
+        return self._host.nbytes if self.slots and not self._path.incoming else 0
 
     def take(self) -> None:
         """Copy the bytes to the host's array, after a copy to the host."""
-        if self._path.way is TO_DEVICE:
+        if self._path.incoming:
             return
         if not self.slots:
             return
         memory = bytes_of(self._host)
         for begin, length in pieces_of(self._host.nbytes, SHORT_PIECE):
             slot = self.slots[0][1]
-            np.copyto(memory[begin : begin + length], slot.bytes[:length])
+            slot.store(memory[begin : begin + length])
             self.slots.popleft()
             slot.release()
 
@@ -165,10 +160,10 @@ class BatchCopy:
         """Note the end of commands."""
         self._ended += count
         failed, self._failed = self._failed, 0
-        self._mailbox.count_finished(count - failed, "abandoned" if self._dropped else "ok")
+        self._path.mailbox.count_finished(count - failed, "abandoned" if self._dropped else "ok")
         if failed:
-            self._mailbox.count_finished(failed, "abandoned" if self._dropped else "failed")
-        if self._path.way is TO_DEVICE:
+            self._path.mailbox.count_finished(failed, "abandoned" if self._dropped else "failed")
+        if self._path.incoming:
             self.reclaim()
         self._end()
 
@@ -177,14 +172,14 @@ class BatchCopy:
         self._failed += 1
         if self.error is None:
             self.error = error
-        if self._path.way is TO_DEVICE:
+        if self._path.incoming:
             tear(self._array._block, error, begun=self._begun, pieces=self.count)
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error: the generation was lost before the commands were seen to end."""
         self._ended += count
         self.error = error
-        self._mailbox.count_finished(count, "abandoned" if self._dropped else "lost")
+        self._path.mailbox.count_finished(count, "abandoned" if self._dropped else "lost")
         self._end()
 
     def _end(self) -> None:
@@ -203,9 +198,10 @@ class BatchCopy:
 class BatchCopies:
     """The short way of one batch's copies, in the generation that it was entered in."""
 
-    def __init__(self, generation: Generation, mailbox: Mailbox, slots: BatchSlots) -> None:
+    def __init__(self, generation: Generation, actor: Actor, slots: BatchSlots) -> None:
+        """`actor` is that of memory."""
         self._generation = generation
-        self._mailbox = mailbox
+        self._actor = actor
         self._slots = slots
         self._paths: dict[int, CopyPath] = {}
         self._incoming: collections.deque[BatchCopy] = collections.deque()
@@ -220,7 +216,7 @@ class BatchCopies:
         if path is None:
             if self._generation.ring is None:
                 return None
-            path = self._paths[way.lane] = CopyPath(self._generation, way, BATCH_LIMIT)
+            path = self._paths[way.lane] = CopyPath(self._generation, way, self._actor, BATCH_LIMIT)
         found = transfers_of(array).pinned.find(host)
         place = None
         if found is None:
@@ -230,7 +226,7 @@ class BatchCopies:
             return None
         else:
             place = found[0].number << AREA_SHIFT | found[1]
-        copy = BatchCopy(path, self._mailbox, array, host, place)
+        copy = BatchCopy(path, array, host, place)
         return copy if path.takes(array._block, copy.count) else None
 
     def send(self, copy: BatchCopy) -> None:
@@ -239,6 +235,6 @@ class BatchCopies:
         while incoming and incoming[0].reclaim():
             incoming.popleft()
         copy.send(self._slots.acquire)
-        if copy.slots and copy._path.way is TO_DEVICE:
+        if copy.slots and copy._path.incoming:
             incoming.append(copy)
         self._generation.settler.wake()

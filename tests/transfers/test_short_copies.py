@@ -284,6 +284,26 @@ async def test_a_copy_to_the_device_that_is_left_goes_on(size):
         assert dev.statistics().actors[0].settled["abandoned"] == -(-size // SHORT_PIECE)
 
 
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("size", [1000, SHORT_BYTES])
+async def test_a_copy_in_a_cancelled_scope_sends_nothing_and_holds_no_slot(direction, size):
+    async with scenario() as dev:
+        array, out = await dev.to_device(np.ones(size, np.uint8)), np.zeros(size, np.uint8)
+        before = submitted(dev, LANES[direction])
+        for strided in (False, True):
+            there = array.reshape(2, -1)[:, ::2] if strided else array
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                host = out[: there.size].reshape(there.shape)
+                await (there.copy_from if direction == "in" else there.copy_to)(host)
+            assert scope.cancelled_caught
+            assert staging(dev).idle
+        assert submitted(dev, LANES[direction]) == before
+        assert array.state == "ready"
+        assert (await array.to_host() == 1).all()
+        assert not out.any()
+
+
 @pytest.mark.parametrize("size", [1000, SHORT_BYTES])
 async def test_a_copy_to_the_host_that_is_left_writes_nothing_more(size):
     async with scenario() as dev:
