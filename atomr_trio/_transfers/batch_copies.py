@@ -10,6 +10,7 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import numpy.typing as npt
 import trio
 
@@ -18,11 +19,10 @@ from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
 from .._wire.records.memory import AREA_SHIFT
-from .copy_plan import PINNED_PIECE, TO_DEVICE, Way
+from .copy_plan import PINNED_PIECE, Way
 from .memory import tear
-from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of, pieces_of
+from .short_copies import BYTES, SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of, pieces_of
 from .staging import Slot
-from .transfers import transfers_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from .._generation.actor import Actor
     from .._generation.generation import Generation
     from .batch_areas import BatchSlots
+    from .pinned import PinnedMemory
 
 
 BATCH_IN_BYTES = 4 << 20
@@ -40,69 +41,65 @@ BATCH_IN_BYTES = 4 << 20
 class BatchCopy:
     """A copy of a batch: the owner of its commands. The batch keeps it as it keeps a request, until it has heard it."""
 
-    __slots__ = (
-        "_array",
-        "_begun",
-        "_bell",
-        "_dropped",
-        "_ended",
-        "_failed",
-        "_host",
-        "_path",
-        "_place",
-        "count",
-        "error",
-        "siblings",
-        "slots",
-    )
+    # As in `ShortCopy`, what a copy begins with stands in the class.
 
+    error: DeviceError | None = None
+    siblings: Sequence[Any] = ()
     position = None
     takes_slot = False
+    _begun: int = 0
+    _ended: int = 0
+    _failed: int = 0
+    _dropped: bool = False
+    _bell: trio.Event | None = None
 
-    def __init__(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None) -> None:
-        self._path = path
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None, count: int
+    ) -> None:
+        self.path: CopyPath = path
         self._array = array
         self._host = host
         self._place = place
         """The place of pinned memory; None for memory that is copied through slots."""
-        self.count: int = 1 if place is not None else -(-host.nbytes // SHORT_PIECE)
+        self.count: int = count
         """The number of its commands."""
         self.slots: collections.deque[tuple[int, Slot]] = collections.deque()
         """The slots that it holds, each with the ticket of the command that uses it."""
-        self.error: DeviceError | None = None
-        self.siblings: Sequence[Any] = ()
-        self._begun = 0
-        self._ended = 0
-        self._failed = 0
-        self._dropped = False
-        self._bell: trio.Event | None = None
 
     def send(self, acquire: Callable[[int], Slot]) -> None:
         """Send all commands. Raises the errors of `acquire` before any."""
-        block, address = self._array._block, self._array.address
-        arguments = (self._array, self._host)
+        host, array = self._host, self._array
+        address, size = array._storage.block.address + array._offset, host.nbytes
         if self._place is not None:
-            self._path.send(block, (address, self._place, self._host.nbytes), self, arguments)
-            self._begun = 1
-            return
-        slots = self._acquire_all(acquire)
-        memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.incoming
-        for number, (slot, (begin, length)) in enumerate(zip(slots, pieces_of(size, SHORT_PIECE), strict=True)):
-            if incoming:
-                slot.load(memory[begin : begin + length])
-            if slot.area:
-                slot.introduce(self._path.generation, self._path.way.lane)
-            shares = incoming and number + 1 < self.count and bool((number + 1) % SIGN_EVERY)
-            words = (address + begin, slot.place, length)
-            ticket = self._path.send(block, words, self, arguments, shares)
-            self._begun += 1
+            self._send(address, self._place, size, None)
+        elif self.count == 1:
+            self._send_through(acquire(size), host.ravel().view(BYTES), address)
+        else:
+            memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
+            slots = self._acquire_all(acquire, pieces)
+            for slot, (begin, length) in zip(slots, pieces, strict=True):
+                self._send_through(slot, memory[begin : begin + length], address + begin)
+
+    def _send_through(self, slot: Slot, memory: npt.NDArray[np.uint8], address: int) -> None:
+        path = self.path
+        if path.incoming:
+            slot.load(memory)
+        if slot.area:
+            slot.introduce(path.generation, path.way.lane)
+        self._send(address, slot.place, len(memory), slot)
+
+    def _send(self, address: int, place: int, size: int, slot: Slot | None) -> None:
+        path, array = self.path, self._array
+        self._begun = begun = self._begun + 1
+        shares = begun != self.count and path.incoming and begun % SIGN_EVERY != 0
+        ticket = path.send(array._storage.block, (address, place, size), self, (array, self._host), shares)
+        if slot is not None:
             self.slots.append((ticket, slot))
 
-    def _acquire_all(self, acquire: Callable[[int], Slot]) -> list[Slot]:
+    def _acquire_all(self, acquire: Callable[[int], Slot], pieces: Sequence[tuple[int, int]]) -> list[Slot]:
         slots: list[Slot] = []
-        size = self._host.nbytes
         try:
-            for _, length in pieces_of(size, SHORT_PIECE):
+            for _, length in pieces:
                 slots.append(acquire(length))
         except BaseException:
             for slot in slots:
@@ -120,11 +117,11 @@ class BatchCopy:
     @property
     def burden(self) -> int:
         """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
-        return self._host.nbytes if self.slots and not self._path.incoming else 0
+        return self._host.nbytes if self.slots and not self.path.incoming else 0
 
     def take(self) -> None:
         """Copy the bytes to the host's array, after a copy to the host."""
-        if self._path.incoming:
+        if self.path.incoming:
             return
         if not self.slots:
             return
@@ -149,7 +146,7 @@ class BatchCopy:
 
     def reclaim(self) -> bool:
         """Give the slots back that the GPU has read; true if it holds none any more."""
-        slots, reached = self.slots, self._path.words[self._path.counter]
+        slots, reached = self.slots, self.path.words[self.path.counter]
         while slots and slots[0][0] <= reached:
             slots.popleft()[1].release()
         return not slots
@@ -159,32 +156,33 @@ class BatchCopy:
     def launches_finished(self, count: int) -> None:
         """Note the end of commands."""
         self._ended += count
-        failed, self._failed = self._failed, 0
-        self._path.mailbox.count_finished(count - failed, "abandoned" if self._dropped else "ok")
+        failed, path, dropped = self._failed, self.path, self._dropped
         if failed:
-            self._path.mailbox.count_finished(failed, "abandoned" if self._dropped else "failed")
-        if self._path.incoming:
+            self._failed = 0
+            path.mailbox.count_finished(failed, "abandoned" if dropped else "failed")
+        path.mailbox.count_finished(count - failed, "abandoned" if dropped else "ok")
+        if path.incoming:
             self.reclaim()
-        self._end()
+        if self._ended == self.count:
+            self._end()
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error of a command that failed alone: a part of the array may be written, and another not."""
         self._failed += 1
         if self.error is None:
             self.error = error
-        if self._path.incoming:
+        if self.path.incoming:
             tear(self._array._block, error, begun=self._begun, pieces=self.count)
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error: the generation was lost before the commands were seen to end."""
         self._ended += count
         self.error = error
-        self._path.mailbox.count_finished(count, "abandoned" if self._dropped else "lost")
-        self._end()
+        self.path.mailbox.count_finished(count, "abandoned" if self._dropped else "lost")
+        if self._ended == self.count:
+            self._end()
 
     def _end(self) -> None:
-        if not self.answered:
-            return
         if self._dropped or self.error is not None:
             self._release()
         if self._bell is not None:
@@ -198,43 +196,46 @@ class BatchCopy:
 class BatchCopies:
     """The short way of one batch's copies, in the generation that it was entered in."""
 
-    def __init__(self, generation: Generation, actor: Actor, slots: BatchSlots) -> None:
+    def __init__(self, generation: Generation, actor: Actor, pinned: PinnedMemory, slots: BatchSlots) -> None:
         """`actor` is that of memory."""
         self._generation = generation
         self._actor = actor
-        self._slots = slots
-        self._paths: dict[int, CopyPath] = {}
+        self._pinned = pinned
+        self._acquire = slots.acquire
+        self.paths: dict[int, CopyPath] = {}
         self._incoming: collections.deque[BatchCopy] = collections.deque()
         """Copies to the device that may still hold slots, the oldest first."""
 
     def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> BatchCopy | None:
         """Return a copy between two checked arrays that can be sent now; None if it has to go the general way."""
-        size = host.nbytes
-        if array._plain is None or not size or type(array._storage) is not Storage or not host.flags.c_contiguous:
+        size, flags = host.nbytes, host.flags
+        if array._plain is None or not size or type(array._storage) is not Storage or not flags.c_contiguous:
             return None
-        path = self._paths.get(way.lane)
+        path = self.paths.get(way.lane)
         if path is None:
             if self._generation.ring is None:
                 return None
-            path = self._paths[way.lane] = CopyPath(self._generation, way, self._actor, BATCH_LIMIT)
-        found = transfers_of(array).pinned.find(host)
-        place = None
+            path = self.paths[way.lane] = CopyPath(self._generation, way, self._actor, BATCH_LIMIT)
+        found = None if flags.owndata else self._pinned.find(host)
+        place, count = None, 1
         if found is None:
-            if size > (BATCH_IN_BYTES if way is TO_DEVICE else SHORT_BYTES):
-                return None
+            if size > SHORT_PIECE:
+                if size > (BATCH_IN_BYTES if path.incoming else SHORT_BYTES):
+                    return None
+                count = -(-size // SHORT_PIECE)
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None
         else:
             place = found[0].number << AREA_SHIFT | found[1]
-        copy = BatchCopy(path, array, host, place)
-        return copy if path.takes(array._block, copy.count) else None
+        return BatchCopy(path, array, host, place, count) if path.takes(array._storage.block, count) else None
 
     def send(self, copy: BatchCopy) -> None:
         """Send a copy that was planned just now. Raises as `BatchSlots.acquire` does, before anything is sent."""
         incoming = self._incoming
         while incoming and incoming[0].reclaim():
             incoming.popleft()
-        copy.send(self._slots.acquire)
-        if copy.slots and copy._path.incoming:
+        copy.send(self._acquire)
+        path = copy.path
+        if path.incoming and copy.slots:
             incoming.append(copy)
-        self._generation.settler.wake()
+        path.settler.wake()

@@ -25,7 +25,7 @@ import trio
 from .._arrays.arrays import Storage
 from .._arrays.layout import Box, Piece
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.timeline import Launch, LaunchOwner, Operand
+from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
@@ -60,7 +60,7 @@ SIGN_EVERY = 4
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
-_BYTES = np.dtype(np.uint8)
+BYTES = np.dtype(np.uint8)
 _READY = ChunkState.READY
 
 
@@ -118,7 +118,7 @@ class CopyPath:
         """Records up to this one may be sent without further checks; see `LaunchPath`."""
         self._limit = limit
         self._sender = generation.sender
-        self._book = generation.timeline.book(way.lane)
+        self.book: LaneBook = generation.timeline.book(way.lane)
         self._kind = _CopyKind(way)
         ring = generation.sender.ring
         assert ring is not None
@@ -165,7 +165,7 @@ class CopyPath:
         return lane == self.way.lane or self.words[counter_word(lane)] >= number
 
     def _look_again(self, count: int) -> bool:
-        room = self._sender.room(self.counter, self._book.issued, self._limit)
+        room = self._sender.room(self.counter, self.book.issued, self._limit)
         self.last_record = self._sender.sent + room
         return room >= count
 
@@ -195,7 +195,7 @@ class CopyPath:
         Without a form it copies a run of bytes, and the words are the device address, the place on the host and the
         size. If it `shares` a ticket, it is told to have ended when one behind it has.
         """
-        sender, book, lane = self._sender, self._book, self.way.lane
+        sender, book, lane = self._sender, self.book, self.way.lane
         ticket, at = book.issued + 1, sender.sent
         sent = at + 1
         block.fast = 0  # a launch must wait for the copy
@@ -293,7 +293,7 @@ class ShortCopy:
         elif self._count == 1:
             slot = self._slots[0]
             if incoming:
-                slot.load(host.ravel().view(_BYTES))
+                slot.load(host.ravel().view(BYTES))
             self._send((address, slot.place, whole))
         else:
             memory = bytes_of(host)
@@ -491,4 +491,4 @@ def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:
 
 def bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return the bytes of packed memory."""
-    return host.ravel().view(_BYTES)
+    return host.ravel().view(BYTES)
