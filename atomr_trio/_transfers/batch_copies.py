@@ -19,9 +19,9 @@ from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
 from .._wire.records.memory import AREA_SHIFT
-from .copy_plan import PINNED_PIECE, Way
+from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
 from .memory import tear
-from .short_copies import BYTES, SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of, pieces_of
+from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, _Form, bytes_of, pieces_of
 from .staging import Slot
 
 if TYPE_CHECKING:
@@ -71,36 +71,35 @@ class BatchCopy:
         host, array = self._host, self._array
         address, size = array._storage.block.address + array._offset, host.nbytes
         if self._place is not None:
-            self._send(address, self._place, size, None)
+            self._send((address, self._place, size), None)
         elif self.count == 1:
             self._send_through(acquire(size), host.ravel().view(BYTES), address)
         else:
             memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
-            slots = self._acquire_all(acquire, pieces)
+            slots = self._acquire_all(acquire, [length for _, length in pieces])
             for slot, (begin, length) in zip(slots, pieces, strict=True):
                 self._send_through(slot, memory[begin : begin + length], address + begin)
 
     def _send_through(self, slot: Slot, memory: npt.NDArray[np.uint8], address: int) -> None:
-        path = self.path
-        if path.incoming:
+        if self.path.incoming:
             slot.load(memory)
-        if slot.area:
-            slot.introduce(path.generation, path.way.lane)
-        self._send(address, slot.place, len(memory), slot)
+        self._send((address, slot.place, len(memory)), slot)
 
-    def _send(self, address: int, place: int, size: int, slot: Slot | None) -> None:
+    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: _Form | None = None) -> None:
         path, array = self.path, self._array
+        if slot is not None and slot.area:
+            slot.introduce(path.generation, path.way.lane)
         self._begun = begun = self._begun + 1
         shares = begun != self.count and path.incoming and begun % SIGN_EVERY != 0
-        ticket = path.send(array._storage.block, (address, place, size), self, (array, self._host), shares)
+        ticket = path.send(array._storage.block, words, self, (array, self._host), shares, form)
         if slot is not None:
             self.slots.append((ticket, slot))
 
-    def _acquire_all(self, acquire: Callable[[int], Slot], pieces: Sequence[tuple[int, int]]) -> list[Slot]:
+    def _acquire_all(self, acquire: Callable[[int], Slot], sizes: Sequence[int]) -> list[Slot]:
         slots: list[Slot] = []
         try:
-            for _, length in pieces:
-                slots.append(acquire(length))
+            for size in sizes:
+                slots.append(acquire(size))  # noqa: PERF401  what was made must be known when the next one fails
         except BaseException:
             for slot in slots:
                 slot.release()
@@ -121,16 +120,17 @@ class BatchCopy:
 
     def take(self) -> None:
         """Copy the bytes to the host's array, after a copy to the host."""
-        if self.path.incoming:
-            return
-        if not self.slots:
-            return
-        memory = bytes_of(self._host)
-        for begin, length in pieces_of(self._host.nbytes, SHORT_PIECE):
-            slot = self.slots[0][1]
-            slot.store(memory[begin : begin + length])
-            self.slots.popleft()
-            slot.release()
+        if not self.path.incoming:
+            for number in range(len(self.slots)):
+                slot = self.slots[0][1]
+                self._store(number, slot)
+                self.slots.popleft()
+                slot.release()
+
+    def _store(self, number: int, slot: Slot) -> None:
+        """Copy the bytes of a command to the host's array."""
+        begin = number * SHORT_PIECE
+        slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
 
     def drop(self) -> None:
         """Drop the outcome: the batch leaves before it has taken it."""
@@ -193,6 +193,38 @@ class BatchCopy:
             self.slots.popleft()[1].release()
 
 
+class BatchBoxCopy(BatchCopy):
+    """A copy of a batch whose bytes do not follow each other on one of the sides: a box of rows for each piece."""
+
+    def __init__(self, path: CopyPath, plan: _Plan) -> None:
+        super().__init__(path, plan.array, plan.host, None, len(plan.pieces))
+        self._plan = plan
+
+    def send(self, acquire: Callable[[int], Slot]) -> None:
+        """Send all commands. Raises the errors of `acquire` before any."""
+        plan, path = self._plan, self.path
+        slots = self._acquire_all(acquire, [piece.size for piece in plan.pieces])
+        if path.incoming:
+            try:
+                for piece, slot in zip(plan.pieces, slots, strict=True):
+                    plan.load(piece, slot.bytes)
+            except BaseException:  # the system has no memory for what numpy needs
+                for slot in slots:
+                    slot.release()
+                raise
+        for piece, slot in zip(plan.pieces, slots, strict=True):
+            words, form = path.command_of(plan, piece, slot)
+            self._send(words, slot, form)
+
+    @property
+    def burden(self) -> int:
+        """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
+        return self._plan.burden_of_all if self.slots and not self.path.incoming else 0
+
+    def _store(self, number: int, slot: Slot) -> None:
+        self._plan.store(self._plan.pieces[number], slot.bytes)
+
+
 class BatchCopies:
     """The short way of one batch's copies, in the generation that it was entered in."""
 
@@ -209,13 +241,16 @@ class BatchCopies:
     def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> BatchCopy | None:
         """Return a copy between two checked arrays that can be sent now; None if it has to go the general way."""
         size, flags = host.nbytes, host.flags
-        if array._plain is None or not size or type(array._storage) is not Storage or not flags.c_contiguous:
+        if not size or type(array._storage) is not Storage:
             return None
         path = self.paths.get(way.lane)
         if path is None:
             if self._generation.ring is None:
                 return None
             path = self.paths[way.lane] = CopyPath(self._generation, way, self._actor, BATCH_LIMIT)
+        if array._plain is None or not flags.c_contiguous:
+            plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
+            return None if plan is None else BatchBoxCopy(path, plan)
         found = None if flags.owndata else self._pinned.find(host)
         place, count = None, 1
         if found is None:

@@ -137,7 +137,8 @@ class PinnedMemory:
         if not self._areas:
             return None
         self.collect()
-        if not host.flags.c_contiguous:
+        flags = host.flags
+        if flags.owndata or not flags.c_contiguous:  # numpy's own memory is never pinned
             return None
         address = address_of(host)
         index = bisect.bisect(self._addresses, address) - 1

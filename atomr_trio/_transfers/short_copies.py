@@ -32,7 +32,7 @@ from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UN
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
+from .copy_plan import BYTES, PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
@@ -60,7 +60,6 @@ SIGN_EVERY = 4
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
-BYTES = np.dtype(np.uint8)
 _READY = ChunkState.READY
 
 
@@ -124,7 +123,10 @@ class CopyPath:
         assert ring is not None
         self._slots = ring.slots
         self._run = _Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
-        self._boxes: dict[bytes, _Form] = {}
+        self._forms: dict[bytes, _Form] = {}
+        """The forms of boxes, by their payloads."""
+        self._form_of: dict[Box, _Form] = {}
+        """Those of the boxes that were copied, which may differ in their places alone."""
         self._sender.short_ways.add(self)
 
     def forget(self, thing: object) -> None:
@@ -169,16 +171,44 @@ class CopyPath:
         self.last_record = self._sender.sent + room
         return room >= count
 
+    def plan_boxes(self, array: DeviceArray, host: npt.NDArray[Any]) -> _Plan | None:
+        """Return the plan of a copy of boxes that may be sent now, in pieces of a box each; None if there is none."""
+        if array._plain is None and not is_rectangle(array.shape, array.strides, array.itemsize):
+            return None
+        plan = _Plan(array, host, self.way, SHORT_PIECE)
+        if (
+            plan.pinned is not None
+            or plan.burden_of_all > SHORT_BYTES
+            or not self.takes(array._block, len(plan.pieces))
+        ):
+            return None
+        return plan
+
+    def command_of(self, plan: _Plan, piece: Piece, slot: Slot) -> tuple[tuple[int, int, int], _Form | None]:
+        """Return the words and the form of the command that copies a piece of such a plan; see `send`."""
+        (box,) = piece.boxes
+        here = plan.box_at(box)
+        if box.height == 1:
+            return (here, slot.place, piece.size), None
+        sides = (here, slot.offset) if self.incoming else (slot.offset, here)
+        return (slot.area, *sides), self.form_of(box)
+
     def form_of(self, box: Box) -> _Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
+        form = self._form_of.get(box)
+        if form is not None:
+            return form
         here, there = box.side(0)[1:], box.other_side(0)[1:]
         sides = (0, *here, 0, *there) if self.incoming else (0, *there, 0, *here)
         payload = self.way.box.struct.pack(0) + BOX.pack(*sides, box.width, box.height, box.depth)
-        form = self._boxes.get(payload)
+        form = self._forms.get(payload)
         if form is None:
-            if len(self._boxes) >= _MOST_FORMS:
-                self._boxes.clear()
-            form = self._boxes[payload] = _Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[payload] = _Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
+        if len(self._form_of) >= _MOST_FORMS:
+            self._form_of.clear()
+        self._form_of[box] = form
         return form
 
     def send(
@@ -397,21 +427,12 @@ class ShortBoxCopy(ShortCopy):
         for piece, slot in zip(self._plan.pieces, self._slots, strict=True):
             if self._path.incoming:
                 self._plan.load(piece, slot.bytes)
-            self._send_box(piece, slot)
+            self._send(*self._path.command_of(self._plan, piece, slot))
 
     def _take(self, number: int, slot: Slot) -> int:
         piece = self._plan.pieces[number]
         self._plan.store(piece, slot.bytes)
         return piece.size
-
-    def _send_box(self, piece: Piece, slot: Slot) -> None:
-        (box,) = piece.boxes
-        here = self._plan.box_at(box)
-        if box.height == 1:
-            self._send((here, slot.place, piece.size))
-            return
-        sides = (here, slot.offset) if self._path.incoming else (slot.offset, here)
-        self._send((slot.area, *sides), self._path.form_of(box))
 
 
 class ShortCopies(DevicePart):
@@ -457,17 +478,10 @@ class ShortCopies(DevicePart):
         return None if slots is None else ShortCopy(path, array, host, slots)
 
     def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:
-        if array._plain is None and not is_rectangle(array.shape, array.strides, array.itemsize):
+        plan = path.plan_boxes(array, host)
+        if plan is None:
             return None
-        plan = _Plan(array, host, path.way, SHORT_PIECE)
-        pieces = plan.pieces
-        if (
-            plan.pinned is not None
-            or sum(map(plan.burden, pieces)) > SHORT_BYTES
-            or not path.takes(array._block, len(pieces))
-        ):
-            return None
-        slots = self._staging.acquire_several(max(piece.size for piece in pieces), len(pieces))
+        slots = self._staging.acquire_several(min(host.nbytes, SHORT_PIECE), len(plan.pieces))
         return None if slots is None else ShortBoxCopy(path, plan, slots)
 
     def learn(self, way: Way) -> None:

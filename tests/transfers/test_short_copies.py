@@ -17,7 +17,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies
-from atomr_trio._transfers.staging import MEDIUM_SLOTS, SMALL_SLOT, TINY_SLOT, TINY_SLOTS
+from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device
@@ -617,5 +617,78 @@ async def test_a_rectangle_that_is_refused_fails_the_copy():
                 await copy(np.ones((20, 5), np.float32))
             assert failed.value.status == 1
         await array[:, :5].copy_from(np.ones((20, 5), np.float32))
+        assert (await array.to_host()).sum() == 100
+        assert staging(dev).idle
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("name", RECTANGLES)
+async def test_rectangles_go_the_short_way_in_a_batch(name, staged, monkeypatch):
+    index, on_host = RECTANGLES[name]
+    rows = 1500 if on_host is None and name != "backwards" else 250
+    async with scenario() as dev:
+        whole = numbers((rows, 100), np.int32)
+        array = await dev.to_device(whole)
+        view = array[index]
+        outs = [np.zeros(view.shape, np.int32) for _ in range(3)]
+        if on_host is not None:
+            wide = [np.zeros((view.shape[0], 3 * view.shape[1]), np.int32) for _ in outs]
+            outs = [each[on_host][:, : view.shape[1]] for each in wide]
+        held = [] if staged else staging(dev).acquire_several(SMALL_SLOT, SMALL_SLOTS)
+        held += [] if staged else staging(dev).acquire_several(MEDIUM_SLOT, MEDIUM_SLOTS)
+        async with dev.batch() as batch:
+            for copy in (batch.copy_to, batch.copy_from):  # the batch's own area is made known to both lanes
+                copy(view, whole[index].copy())
+                await batch.flush()
+            general = core_of(dev).current.order
+            with monkeypatch.context() as patch:
+                patch.setattr(general, "commit", None)
+                for out in outs:
+                    batch.copy_to(view, out)
+                await batch.flush()
+                for out in outs:
+                    assert (out == whole[index]).all()
+                    out ^= 5
+                    batch.copy_from(view, out)
+                await batch.flush()
+            again = batch.to_host(array)
+        whole[index] ^= 5
+        assert same(again, whole)
+        for slot in held:
+            slot.release()
+        assert staging(dev).idle
+
+
+async def test_a_rectangle_that_cannot_be_read_sends_nothing_in_a_batch(monkeypatch):
+    async with scenario() as dev:
+        array = await dev.to_device(np.zeros((20, 30), np.float32))
+        before = submitted(dev, LANE_COPY_IN)
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        async with dev.batch() as batch:
+            with monkeypatch.context() as patch:
+                patch.setattr(copy_plan._Plan, "load", fail)
+                with pytest.raises(MemoryError):
+                    batch.copy_from(array[:, :5], np.ones((20, 5), np.float32))
+            assert staging(dev).idle
+            assert submitted(dev, LANE_COPY_IN) == before
+            batch.copy_from(array[:, :5], np.ones((20, 5), np.float32))
+        assert (await array.to_host()).sum() == 100
+
+
+@pytest.mark.sim_only
+async def test_a_rectangle_that_is_refused_in_a_batch_fails_with_it():
+    async with scenario() as dev:
+        array = await dev.to_device(np.zeros((20, 30), np.float32))
+        out = np.zeros((20, 5), np.float32)
+        core_of(dev).current.request_faults("cuMemcpy2DAsync:1:2")
+        with pytest.raises(CommandFailed, match="cuMemcpy2DAsync") as failed:  # noqa: PT012
+            async with dev.batch() as batch:
+                batch.copy_from(array[:, :5], np.ones((20, 5), np.float32))
+                batch.copy_to(array[:, :5], out)
+        assert failed.value.operation == "memory.copy_out"
+        assert not out.any()
         assert (await array.to_host()).sum() == 100
         assert staging(dev).idle
