@@ -65,7 +65,7 @@ class Settler:
         self.roused: Callable[[], None] = lambda: None
         """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
         self._looked_for = False
-        self._over = False
+        self.over: bool = False
         """True once everything was settled as lost."""
         self._activity = trio.Event()
         self._idle = trio.Event()
@@ -107,7 +107,7 @@ class Settler:
         while True:
             before = now
             await trio.lowlevel.checkpoint()
-            if self._over or words[counter] >= ticket:
+            if self.over or words[counter] >= ticket:
                 return
             now = clock()
             if now > until:
@@ -271,7 +271,7 @@ class Settler:
 
     def settle_rest(self, make_error: MakeError) -> None:
         """Settle everything else as lost, each with a fresh error; what unfinished commands were writing is torn."""
-        self._over = True
+        self.over = True
         lost = list(self._timeline.take_rest())
         launches = list(self._timeline.take_rest_of_launches())
         for command in lost:

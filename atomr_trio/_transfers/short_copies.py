@@ -323,7 +323,7 @@ class ShortCopy:
         elif self._count == 1:
             slot = self._slots[0]
             if incoming:
-                slot.load(host.ravel().view(BYTES))
+                slot.load(bytes_of(host))
             self._send((address, slot.place, whole))
         else:
             memory = bytes_of(host)
@@ -334,8 +334,10 @@ class ShortCopy:
 
     def _take(self, number: int, slot: Slot) -> int:
         """Copy the bytes of a command from its slot, and return how many they are."""
-        begin = number * SHORT_PIECE
-        part = bytes_of(self._host)[begin : begin + SHORT_PIECE]
+        part = bytes_of(self._host)
+        if self._count > 1:
+            begin = number * SHORT_PIECE
+            part = part[begin : begin + SHORT_PIECE]
         slot.store(part)
         return len(part)
 
@@ -359,7 +361,8 @@ class ShortCopy:
                 await self._bell.wait()
                 continue
             await settler.look(path.counter, self._ticket + count - self._begun)
-            if count < self._begun and settler.settle_finished():
+            more = count < self._begun and not settler.over and path.words[path.counter] < self._ticket
+            if more and settler.settle_finished():
                 continue
             self._looks = False  # there is nothing more to wait for, or it takes long
             settler.end_looking(self, path.way.lane)

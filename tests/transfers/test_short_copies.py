@@ -16,7 +16,7 @@ from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies, ShortCopy
 from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
@@ -191,6 +191,25 @@ async def test_many_copies_at_a_time_share_the_slots(short_alone):
                 nursery.start_soon(there_and_back, number)
         assert all(map(same, outs, hosts))
         assert staging(dev).idle
+
+
+async def test_a_task_that_only_takes_its_bytes_leaves_the_looking_to_others(monkeypatch, short_alone):
+    async with scenario() as dev:
+        array, out = await dev.to_device(np.ones(SHORT_BYTES, np.uint8)), np.zeros(SHORT_BYTES, np.uint8)
+        settler, take, seen = core_of(dev).current.settler, ShortCopy._take, []
+
+        def note(copy: ShortCopy, *given: Any) -> int:
+            seen.append((copy._ended == copy._count, settler.looked_for))
+            return take(copy, *given)
+
+        monkeypatch.setattr(ShortCopy, "_take", note)
+        short_alone()
+        for _ in range(10):
+            await array.copy_to(out)
+        assert len(seen) == 10 * SHORT_BYTES // SHORT_PIECE
+        assert seen[-1][0]
+        assert not any(looks for ended, looks in seen if ended)
+        assert out.all()
 
 
 # --- order ------------------------------------------------------------------------------------------------------------
