@@ -150,8 +150,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
-        pinned = self.device.part(Transfers).pinned
-        self._copies = BatchCopies(generation, self.device.memory_actor, pinned, self.slots)
+        self._copies = BatchCopies(self.device, generation, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)

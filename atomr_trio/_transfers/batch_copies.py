@@ -15,6 +15,7 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import Storage
+from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
@@ -23,15 +24,14 @@ from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
 from .memory import tear
 from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, _Form, bytes_of, pieces_of
 from .staging import Slot
+from .transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._arrays.arrays import DeviceArray
-    from .._generation.actor import Actor
     from .._generation.generation import Generation
     from .batch_areas import BatchSlots
-    from .pinned import PinnedMemory
 
 
 BATCH_IN_BYTES = 4 << 20
@@ -225,16 +225,38 @@ class BatchBoxCopy(BatchCopy):
         self._plan.store(self._plan.pieces[number], slot.bytes)
 
 
+class BatchCopyPaths(DevicePart):
+    """The short ways of the copies of a device's batches. All batches of a generation have the same ones.
+
+    A worker prepares what a path sends when it comes for the first time.
+    """
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._paths: dict[int, CopyPath] = {}
+
+    def of(self, generation: Generation, way: Way) -> CopyPath | None:
+        """Return the path of a direction into a generation; None if it has no ring."""
+        path = self._paths.get(way.lane)
+        if path is None or path.generation is not generation:
+            if generation.ring is None:
+                return None
+            path = self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor, BATCH_LIMIT)
+        return path
+
+    def generation_lost(self, number: int) -> None:
+        """Drop the paths into a lost generation."""
+        self._paths.clear()
+
+
 class BatchCopies:
     """The short way of one batch's copies, in the generation that it was entered in."""
 
-    def __init__(self, generation: Generation, actor: Actor, pinned: PinnedMemory, slots: BatchSlots) -> None:
-        """`actor` is that of memory."""
+    def __init__(self, device: DeviceCore, generation: Generation, slots: BatchSlots) -> None:
         self._generation = generation
-        self._actor = actor
-        self._pinned = pinned
+        self._paths = device.part(BatchCopyPaths)
+        self._pinned = device.part(Transfers).pinned
         self._acquire = slots.acquire
-        self.paths: dict[int, CopyPath] = {}
         self._incoming: collections.deque[BatchCopy] = collections.deque()
         """Copies to the device that may still hold slots, the oldest first."""
 
@@ -243,11 +265,9 @@ class BatchCopies:
         size, flags = host.nbytes, host.flags
         if not size or type(array._storage) is not Storage:
             return None
-        path = self.paths.get(way.lane)
+        path = self._paths.of(self._generation, way)
         if path is None:
-            if self._generation.ring is None:
-                return None
-            path = self.paths[way.lane] = CopyPath(self._generation, way, self._actor, BATCH_LIMIT)
+            return None
         if array._plain is None or not flags.c_contiguous:
             plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
             return None if plan is None else BatchBoxCopy(path, plan)

@@ -14,7 +14,7 @@ import trio
 import atomr_trio
 from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import copy_plan
+from atomr_trio._transfers import copy_plan, short_copies
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies, ShortCopy
 from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
@@ -478,6 +478,32 @@ async def test_copies_of_a_batch_are_exact(size):
         assert staging(dev).idle
         actor = dev.statistics().actors[0]
         assert actor.accepted == actor.settled["ok"]
+
+
+async def test_batches_of_a_generation_send_records_that_its_worker_knows(monkeypatch):
+    async with scenario() as dev:
+        host, out = numbers((20, 30), np.int32), np.zeros((20, 30), np.int32)
+        array = await dev.to_device(host)
+
+        async def there_and_back() -> None:
+            out[:] = 0
+            async with dev.batch() as batch:
+                batch.copy_from(array, host)
+                batch.copy_from(array[:, 3:7], host[:, 3:7])
+                await batch.flush()
+                batch.copy_to(array, out)
+                batch.copy_to(array[:, :9], out[:, :9])
+            assert same(out, host)
+
+        for generation in (1, 2):
+            await there_and_back()
+            with monkeypatch.context() as patch:
+                patch.setattr(short_copies, "new_identity", None)
+                host += 1
+                await there_and_back()
+            if generation == 1:
+                kill_worker(dev)
+                await next_generation(dev, after=1)
 
 
 async def test_copies_and_launches_of_a_batch_are_in_order():
