@@ -182,9 +182,13 @@ class StagingPool:
 
     def acquire_several(self, size: int, count: int) -> list[Slot] | None:
         """Return so many slots of at least `size` bytes each, at most `MEDIUM_SLOT`; None if fewer are free."""
-        free = self._free[_kind(size)]
+        free = self._free[TINY_SLOT if size <= TINY_SLOT else _kind(size)]
         if len(free) < count:
             return None
+        if count == 1:  # the most usual case, at half the cost of the others
+            slot = free.pop()
+            slot.holders = 1
+            return [slot]
         slots = free[: -count - 1 : -1]
         del free[-count:]
         for slot in slots:
