@@ -41,17 +41,24 @@ BATCH_IN_BYTES = 4 << 20
 class BatchCopy:
     """A copy of a batch: the owner of its commands. The batch keeps it as it keeps a request, until it has heard it."""
 
-    # As in `ShortCopy`, what a copy begins with stands in the class.
+    __slots__ = (
+        "_array",
+        "_begun",
+        "_bell",
+        "_dropped",
+        "_ended",
+        "_failed",
+        "_host",
+        "_place",
+        "count",
+        "error",
+        "path",
+        "siblings",
+        "slots",
+    )
 
-    error: DeviceError | None = None
-    siblings: Sequence[Any] = ()
     position = None
     takes_slot = False
-    _begun: int = 0
-    _ended: int = 0
-    _failed: int = 0
-    _dropped: bool = False
-    _bell: trio.Event | None = None
 
     def __init__(
         self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None, count: int
@@ -65,6 +72,13 @@ class BatchCopy:
         """The number of its commands."""
         self.slots: collections.deque[tuple[int, Slot]] = collections.deque()
         """The slots that it holds, each with the ticket of the command that uses it."""
+        self.error: DeviceError | None = None
+        self.siblings: Sequence[Any] = ()
+        self._begun = 0
+        self._ended = 0
+        self._failed = 0
+        self._dropped = False
+        self._bell: trio.Event | None = None
 
     def send(self, acquire: Callable[[int], Slot]) -> None:
         """Send all commands. Raises the errors of `acquire` before any."""
@@ -195,6 +209,8 @@ class BatchCopy:
 
 class BatchBoxCopy(BatchCopy):
     """A copy of a batch whose bytes do not follow each other on one of the sides: a box of rows for each piece."""
+
+    __slots__ = ("_plan",)
 
     def __init__(self, path: CopyPath, plan: _Plan) -> None:
         super().__init__(path, plan.array, plan.host, None, len(plan.pieces))
