@@ -13,7 +13,6 @@ Only this file and ``_calls/launching.py`` call ``reschedule``: one sleep, one w
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ import trio
 
 from .._memory.arena import Block
 from .._values.errors import ActorCrashed, ContextLost, DeviceError
-from .._values.statistics import ActorStatistics, Outcome
+from .._values.statistics import OUTCOMES, ActorStatistics, Outcome
 from .._wire.protocol import LANE_COMPUTE, Role
 from .states import FIRST, OPEN, RequestState
 
@@ -180,7 +179,7 @@ class Mailbox:
         self._gate = gate
         self._send, self._receive = trio.open_memory_channel[Request](capacity)
         self._accepted = 0
-        self._settled: Counter[Outcome] = Counter()
+        self._settled: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
         self._closed: Callable[[], DeviceError] | None = None
         self.restarts = 0
         self.shortcut: Shortcut | None = None
@@ -312,6 +311,6 @@ class Mailbox:
             queued=channel.current_buffer_used,
             peak_queued=channel.peak_buffer_used,
             accepted=self._accepted + under_way,
-            settled=dict(self._settled),
+            settled=self._settled,
             restarts=self.restarts,
         )
