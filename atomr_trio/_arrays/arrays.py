@@ -465,18 +465,22 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
     # --- moving bytes -------------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def to_host(self) -> npt.NDArray[Any]:
         """Return a new C-contiguous numpy array with the elements, of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
         """
-        self._storage.device.home.check_task()
+        storage = self._storage
+        storage.device.home.check_task()
         host = np.empty(self.shape, self.dtype)
-        await self._storage.placed()
-        await self._storage.memory.transfers.copy_out(self, host)
+        if type(storage) is not Storage:
+            await storage.placed()
+        await storage.memory.transfers.copy_out(self, host)
         return host
 
+    @trio.lowlevel.enable_ki_protection
     async def copy_to(self, out: npt.NDArray[Any]) -> None:
         """Copy the elements into a writable numpy array of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
@@ -485,11 +489,14 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        self._storage.device.home.check_task()
+        storage = self._storage
+        storage.device.home.check_task()
         check_host(self, out, writable=True)
-        await self._storage.placed()
-        await self._storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
+        if type(storage) is not Storage:
+            await storage.placed()
+        await storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
 
+    @trio.lowlevel.enable_ki_protection
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
         """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on a device.
 
@@ -507,21 +514,25 @@ class DeviceArray(metaclass=NoPublicConstructor):
         of one group; `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the
         array's memory and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        self._storage.device.home.check_task()
-        if isinstance(source, DeviceArray):
-            if source._storage.device is not self._storage.device and self._storage.device.group is None:
-                raise foreign(self._storage.device, source)
-            check_same_form(self, source)
-            await source._storage.placed()
-            await self._storage.placed()
-            await self._storage.memory.transfers.copy_on_device(source, self)
-            return
-        if not isinstance(source, np.ndarray):
+        storage = self._storage
+        storage.device.home.check_task()
+        if type(source) is np.ndarray:
+            host = source
+        else:
+            if isinstance(source, DeviceArray):
+                if source._storage.device is not storage.device and storage.device.group is None:
+                    raise foreign(storage.device, source)
+                check_same_form(self, source)
+                await source._storage.placed()
+                await storage.placed()
+                await storage.memory.transfers.copy_on_device(source, self)
+                return
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
-        host = as_host(source)
+            host = as_host(source)
         check_host(self, host)
-        await self._storage.placed()
-        await self._storage.memory.transfers.copy_in(self, host)
+        if type(storage) is not Storage:
+            await storage.placed()
+        await storage.memory.transfers.copy_in(self, host)
 
     async def fill(self, value: complex | np.generic) -> None:
         """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
@@ -250,19 +250,26 @@ class QuarantineGate:
 
     def shut(self, request: Request) -> bool:
         """Return whether the request has to wait."""
-        arena = self._memory.maybe_arena
-        if arena is not None and arena.quarantine and any(map(arena.quarantined, request.blocks())):
-            return True
         device = self._memory.device
-        if device.group is None or not device.part(Peers).blocked(request.accesses()):
-            return False
-        device.part(Peers).press(request.accesses())
-        return True
+        return self._quarantined(request) or (
+            device.group is not None and device.part(Peers).blocked(request.accesses())
+        )
 
-    async def wait(self) -> None:
-        """Wait until that may have changed."""
+    async def wait(self, request: Request, check: Callable[[], None]) -> None:
+        """Wait until it need not any more; `check` raises an error when it must not wait on."""
         device = self._memory.device
         if device.group is None:
-            await device.changed.wait()
-        else:
-            await device.group.wait()
+            while self._quarantined(request):
+                await device.changed.wait()
+                check()
+            return
+        peers = device.part(Peers)
+        with peers.wishing(request.accesses()) as wish:
+            while self._quarantined(request) or peers.blocked(request.accesses(), wish):
+                peers.press(request.accesses())
+                await device.group.wait()
+                check()
+
+    def _quarantined(self, request: Request) -> bool:
+        arena = self._memory.maybe_arena
+        return arena is not None and bool(arena.quarantine) and any(map(arena.quarantined, request.blocks()))

@@ -150,7 +150,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
-        self._copies = BatchCopies(generation, self.device.memory_actor.mailbox, self.slots)
+        self._copies = BatchCopies(self.device, generation, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)
@@ -291,15 +291,20 @@ class BatchSender:
 
     @trio.lowlevel.enable_ki_protection
     def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> bool:
-        """Copy between two checked arrays by the short way; return false if it has to go the general way."""
-        self.check()
-        copies = known(self._copies, "a batch that takes calls was entered")
+        """Copy between two checked arrays by the short way; return false if it has to go the general way.
+
+        The caller has called `check`.
+        """
+        copies, requests = self._copies or known(self._copies, "a batch that takes calls was entered"), self._requests
+        if requests and requests[0].answered:
+            self.hear_answered()
         copy = copies.plan(array, host, way)
         if copy is None:
             return False
-        self._check_room(way.lane, copy.count)
+        if self._calls + copy.path.book.unfinished >= BATCH_LIMIT:
+            self._check_room(way.lane, copy.count)
         copies.send(copy)
-        self._requests.append(copy)
+        requests.append(copy)
         self._calls += 1
         return True
 

@@ -15,7 +15,6 @@ to itself. The function gets the kernel with each call, and is dropped when the 
 from __future__ import annotations
 
 import struct
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -111,11 +110,6 @@ owner, which is told of the end. A prepared launch has the grid and all up to it
 nothing are given for them."""
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
-_TURN_SECONDS = 12e-6
-"""In a turn of the scheduler that is not longer no other task has done anything that matters."""
-_GLANCE_SECONDS = 20e-6
-"""So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`. By
-the worker's loop of Python a ticket takes about 17."""
 _MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
@@ -418,10 +412,7 @@ class LaunchPath:
 class AwaitedLaunch:
     """One launch that went the short way, and the task that waits for it.
 
-    Its task polls for the end itself, with checkpoints, if no other task does: that saves waking the settler first.
-
-    A GPU answers a short launch in about the time of two turns of trio's scheduler, so by turns alone half a turn would
-    be lost. Therefore the task looks on between two turns, as long as one takes in which no other task has run.
+    Its task polls for the end itself, if no other task does: that saves waking the settler first.
     """
 
     __slots__ = ("_abandoned", "_done", "_error", "_mailbox", "_path", "_task")
@@ -440,23 +431,8 @@ class AwaitedLaunch:
         settler = path.generation.settler
         try:
             if settler.begin_looking():
-                words, counter, ticket = path.sender.words, path.counter, path.book.issued
-                clock = time.perf_counter
-                now = clock()
-                until = now + settler.patience
                 try:
-                    while True:
-                        before = now
-                        await trio.lowlevel.checkpoint()
-                        if self._done or words[counter] >= ticket:
-                            break
-                        now = clock()
-                        if now > until:
-                            break
-                        if now - before < _TURN_SECONDS:  # nobody else had anything to do
-                            glances_until = now + _GLANCE_SECONDS
-                            while words[counter] < ticket and now < glances_until:
-                                now = clock()
+                    await settler.look(path.counter, path.book.issued)
                 finally:
                     settler.end_looking(self)
             else:

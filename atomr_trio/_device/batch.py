@@ -265,9 +265,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             return
         host = as_host(source)
         check_host(array, host)
-        if not self._sender.copy(array, host, TO_DEVICE):
-            self._sender.hear_answered()
-            self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
+        self._copy_in(array, host)
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
@@ -307,7 +305,10 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         given = source if isinstance(source, DeviceArray) else as_host(source)
         array = self._sender.device.part(DeviceMemory).empty(given.shape, given.dtype)
         try:
-            self.copy_from(array, given)
+            if isinstance(given, DeviceArray):
+                self.copy_from(array, given)
+            else:
+                self._copy_in(array, given)
         except BaseException:
             array.free()
             raise
@@ -325,8 +326,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         Raises `trio.WouldBlock` for an array of another device whose memory does not exist yet.
         """
         device, lane = self._sender.device, self._sender.lane
-        check_same_form(target, source)
         check_of_group(device, source)
+        check_same_form(target, source)
         if source._storage.device is device:
             return plan_copy(source, target, lane)
         if why_out_of_reach(device, source) is not None:
@@ -336,6 +337,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 f"{source!r} has no memory yet on its own device: use `await array.copy_from(source)`, which waits"
             )
         return plan_copy(source, target, lane, account=block_of(device, source))
+
+    def _copy_in(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
+        if not self._sender.copy(array, host, TO_DEVICE):
+            self._sender.hear_answered()
+            self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
 
     def _copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
         if not self._sender.copy(array, host, TO_HOST):

@@ -331,6 +331,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         checked = check_dtype(as_host(value).dtype if dtype is None else dtype)
         return self._memory.filled(shape, checked, pattern_of(value, checked), guarded)
 
+    @trio.lowlevel.enable_ki_protection
     async def to_device(self, source: npt.ArrayLike | DeviceArray | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
         """Return a new array with a copy of `source`: a numpy array, or anything that numpy converts to one.
 
@@ -344,19 +345,25 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         that was freed, one of a device that is not of the group, and memory of another GPU.
         """
         self._core.home.check_task()
-        if isinstance(source, DeviceArray):
+        given: npt.NDArray[Any] | DeviceArray
+        if isinstance(source, np.ndarray):
+            given = as_host(source)
+        elif isinstance(source, DeviceArray):
             check_of_group(self._core, source)
-        elif not isinstance(source, np.ndarray):
+            given = source
+        else:
             from .._arrays.sharing.foreign import copy_foreign, from_host, is_foreign
 
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
             if is_foreign(source):
                 return await copy_foreign(self._memory, source)
-            source = from_host(source)
-        given = source if isinstance(source, DeviceArray) else as_host(source)  # type: ignore[arg-type]
-        array = self.empty(given.shape, given.dtype)
+            given = as_host(from_host(source))
+        array = self._memory.empty(given.shape, given.dtype)
         try:
-            await array.copy_from(given)
+            if isinstance(given, np.ndarray):
+                await self._memory.transfers.copy_in(array, given)
+            else:
+                await array.copy_from(given)
         except BaseException:
             array.free()
             raise

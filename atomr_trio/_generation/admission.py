@@ -15,6 +15,7 @@ from .sender import Sender
 from .timeline import Timeline, the_lane
 
 if TYPE_CHECKING:
+    from .peers import Wish
     from .services import PeerOrder
 
 OUTBOX_BYTES = 192 << 20
@@ -46,9 +47,17 @@ class Admission:
     async def admit(self, request: Request) -> None:
         """Wait until a request can begin: its lane has room, and no lost worker may still touch its memory."""
         while not self.takes(request):
-            if self.peers is not None:
-                self.peers.press(request.accesses())
+            if self.peers is not None and self.peers.blocked(request.accesses()):
+                await self._admit_in_turn(request, self.peers)
+                return
             await self.wait_room(request.lane)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _admit_in_turn(self, request: Request, peers: PeerOrder) -> None:
+        with peers.wishing(request.accesses()) as wish:
+            while not self.takes(request, wish):
+                peers.press(request.accesses())
+                await self.wait_room(request.lane)
 
     @trio.lowlevel.enable_ki_protection
     async def wait_room(self, lane: int | None) -> None:
@@ -74,14 +83,14 @@ class Admission:
             for event in waiters:
                 event.set()
 
-    def takes(self, request: Request) -> bool:
-        """Return whether a request can begin right now."""
+    def takes(self, request: Request, wish: Wish | None = None) -> bool:
+        """Return whether a request can begin right now; `wish` is its own among those that wait for other devices."""
         if self._life.loss is not None or not (request.lane is None or self._has_room(request.lane)):
             return False
         arena = self._chunks.arena
         if arena.quarantine and any(map(arena.quarantined, request.blocks())):
             return False
-        return self.peers is None or not self.peers.blocked(request.accesses())
+        return self.peers is None or not self.peers.blocked(request.accesses(), wish)
 
     def refusal(self, request: Request) -> trio.WouldBlock:
         """Return the error that says why a request cannot begin right now, for a caller that does not wait."""

@@ -15,6 +15,7 @@ from .._values.util import refuse_to_copy
 
 if TYPE_CHECKING:
     from .core import DeviceCore
+    from .peers import Wish
 
 
 @final
@@ -31,6 +32,8 @@ class Group:
         """True if kernels of one device may read and write arrays of another, as asked for by ``peers=True``."""
         self.watched: bool = False
         """True if something waits until a member's work on another's memory is over."""
+        self.wishes: list[Wish] = []
+        """The requests that wait for that, the oldest first."""
         self.woken: list[Callable[[], None]] = []
         """Called when that may be so."""
         self._changed = trio.Event()

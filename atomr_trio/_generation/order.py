@@ -141,7 +141,7 @@ class Order:
         for block, role in operands:
             if block.freed or block.lost is not None or block.torn is not None or quarantine:
                 self.check_block(block, role, operation)
-        if self.peers is not None and self.peers.blocked(operands):
+        if self.peers is not None and self.peers.overlaps(operands):
             raise AtomrInternalError(f"{operation} was admitted to memory that another device still uses")
         required = set(requires)
         if len(operands) > LANE_LIMIT // 4:

@@ -11,11 +11,12 @@ it as well. The parent holds the descriptor, so neither worker's death takes the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from .._memory.arena import Block, Chunk, ChunkState
-from .._memory.peers import PeerBlock, PeerChunk, accounts, drop_accounts
+from .._memory.peers import PeerBlock, PeerChunk, accounts, drop_accounts, home_of
 from .._wire.protocol import Role
 from .._wire.records.event import MARK
 from .core import DeviceCore, DevicePart
@@ -24,6 +25,7 @@ from .requests import CommandRequest
 from .timeline import Operand, Unwatched
 
 if TYPE_CHECKING:
+    from .._values.errors import DeviceError
     from .generation import Generation
     from .group import Group
 
@@ -31,6 +33,25 @@ WHY_BUSY: Final = (
     "{operation} works on memory that another device of the group still uses: use the awaited form, which waits for "
     "that, or flush the other device's batch first"
 )
+
+
+class Wish:
+    """A request of one device that waits for work of others."""
+
+    __slots__ = ("_accesses", "party")
+
+    def __init__(self, party: Peers, operands: Sequence[Operand]) -> None:
+        self.party: Peers = party
+        self._accesses = [(home_of(block), role) for block, role in operands if block.peers]
+
+    def excludes(self, operands: Iterable[Operand]) -> bool:
+        """Return whether a command of another device on these must come behind it."""
+        return any(
+            home is home_of(block) and not (mine is Role.READ and role is Role.READ)
+            for block, role in operands
+            if block.peers
+            for home, mine in self._accesses
+        )
 
 
 class Peers(DevicePart):
@@ -88,24 +109,61 @@ class Peers(DevicePart):
             return True
         return role is not Role.READ and not all(map(reached, account.all_readers.items()))
 
-    def blocked(self, operands: Iterable[Operand]) -> bool:
-        """Return whether a command of this device has to wait for another device. If so, `Group.wake` tells of it."""
+    def overlaps(self, operands: Iterable[Operand]) -> bool:
+        """Return whether unfinished work of another device must not overlap with a command of this one."""
         for block, role in operands:
             if block.peers:
                 for party, account in accounts(block):
                     if party is not self and party.is_busy(account, role):
-                        self.group.watched = True
                         return True
         return False
+
+    def blocked(self, operands: Sequence[Operand], wish: Wish | None = None) -> bool:
+        """Return whether a command of this device has to wait for another device. If so, `Group.wake` tells of it.
+
+        It waits behind the requests of others that wait already, but for those behind its own `wish`.
+        """
+        if self.overlaps(operands) or self._wished_by_others(operands, wish):
+            self.group.watched = True
+            return True
+        return False
+
+    def _wished_by_others(self, operands: Sequence[Operand], wish: Wish | None) -> bool:
+        for other in self.group.wishes:
+            if other is wish:
+                return False
+            if other.party is not self and other.excludes(operands):
+                return True
+        return False
+
+    @contextlib.contextmanager
+    def wishing(self, operands: Sequence[Operand]) -> Iterator[Wish]:
+        """Wait in turn, in this block: what others submit from now on waits behind it.
+
+        Otherwise work that another device renews all the time would keep it waiting for ever.
+        """
+        wish = Wish(self, operands)
+        self.group.wishes.append(wish)
+        for block, _ in operands:
+            self._revoke(block)
+        try:
+            yield wish
+        finally:
+            self.group.wishes.remove(wish)
+            if self.group.watched:
+                self.group.wake()
 
     def takes_alone(self, block: Block) -> bool:
         """Return whether no other device has work on a block; then each of them will ask before its next."""
         if self.blocked(((block, Role.WRITE),)):
             return False
+        self._revoke(block)
+        return True
+
+    def _revoke(self, block: Block) -> None:
         for party, account in accounts(block):
             if party is not self:
                 account.fast = 0
-        return True
 
     def press(self, operands: Iterable[Operand]) -> None:
         """See to it that the work of others on these is heard of. That of a batch need not have a ticket of its own."""
@@ -140,7 +198,7 @@ class Peers(DevicePart):
 
         The block is then freed once they do not.
         """
-        if not self.blocked(((block, Role.WRITE),)):
+        if not self._in_use(block):
             drop_accounts(block)
             return False
         block.freed = True
@@ -149,11 +207,17 @@ class Peers(DevicePart):
         self._held.append(block)
         return True
 
+    def _in_use(self, block: Block) -> bool:
+        if self.overlaps(((block, Role.WRITE),)):
+            self.group.watched = True
+            return True
+        return False
+
     def _free_held(self) -> None:
         """Free the blocks on which no other device works any more."""
         held, self._held = self._held, []
         for block in held:
-            if self.blocked(((block, Role.WRITE),)):
+            if self._in_use(block):
                 self._held.append(block)
             elif self.device.current is not None:
                 block.freed = False
@@ -190,13 +254,13 @@ class Peers(DevicePart):
         """Note that an own chunk exists no more: the other members' workers release it."""
         self._end_chunks(lambda home: home is chunk)
 
-    def close(self) -> None:
-        """Have the other members release this device's memory."""
+    def settle_queued(self, make_error: Callable[[], DeviceError]) -> None:
+        """Have the other members release the memory of a device that takes no requests any more."""
         self._end_chunks(lambda _: True)
 
     def share(self, block: Block) -> bool:
         """Note that an own block will be used by another library; false if another device still works on it."""
-        if self.blocked(((block, Role.WRITE),)):
+        if self.overlaps(((block, Role.WRITE),)):
             return False
         drop_accounts(block)
         return True
@@ -212,13 +276,8 @@ class Peers(DevicePart):
         chunk = self._chunks.pop(home)
         for account in chunk.accounts:
             account.fast = 0
-        serving = () if self.device.current is None else (self.device.current,)
-        for generation in (*serving, *self.device.standbys.generations):
-            generation.chunks.release_peer(chunk, generation.order)
+        current = self.device.current
+        if current is not None and not current.refusing:
+            for generation in (current, *self.device.standbys.generations):
+                generation.chunks.release_peer(chunk, generation.order)
         chunk.state = ChunkState.PLANNED
-
-
-async def wait_for_peers(peers: Peers, operands: Sequence[Operand]) -> None:
-    """Wait until what blocks a command may have changed."""
-    peers.press(operands)
-    await peers.group.wait()

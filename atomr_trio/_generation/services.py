@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -10,6 +11,7 @@ if TYPE_CHECKING:
     from .._memory.peers import PeerChunk
     from .._wire.protocol import Verb
     from .generation import Generation
+    from .peers import Wish
     from .timeline import Command, CommandOwner, Operand
 
 
@@ -80,8 +82,14 @@ class ForeignOrder(Protocol):
 class PeerOrder(Protocol):
     """The order of commands and the work of other devices on the same memory; `Peers`."""
 
-    def blocked(self, operands: Iterable[Operand]) -> bool:
-        """Return whether a command on these has to wait for another device."""
+    def overlaps(self, operands: Iterable[Operand]) -> bool:
+        """Return whether unfinished work of another device must not overlap with a command on these."""
+
+    def blocked(self, operands: Sequence[Operand], wish: Wish | None = None) -> bool:
+        """Return whether a command on these has to wait for another device, or for requests in front of its wish."""
+
+    def wishing(self, operands: Sequence[Operand]) -> contextlib.AbstractContextManager[Wish]:
+        """Wait in turn, in this block."""
 
     def takes_alone(self, block: Block) -> bool:
         """Return whether no other device has work on a block; then each of them will ask before its next."""

@@ -35,6 +35,13 @@ log = logging.getLogger("atomr_trio._worker")
 SPIN_SECONDS = 200e-6
 """Seconds that a wait polls the counters between checkpoints before it blocks on the descriptor."""
 
+TURN_SECONDS = 12e-6
+"""In a turn of the scheduler that is not longer no other task has done anything that matters."""
+
+GLANCE_SECONDS = 20e-6
+"""The seconds for which a task that is alone looks for its ticket between two turns; see `Settler.look`. By the
+worker's loop of Python a launch takes about 17."""
+
 
 class Settler:
     """Settles the commands of one generation."""
@@ -63,6 +70,8 @@ class Settler:
         self.neighbours: Neighbours | None = None
         """Those of other devices who may wait for commands of this one; None for a device without a group."""
         self._looked_for = False
+        self.over: bool = False
+        """True once everything was settled as lost."""
         self._activity = trio.Event()
         self._idle = trio.Event()
         self._why_torn: dict[str, str] = {}
@@ -89,6 +98,30 @@ class Settler:
         self._looked_for = True
         return True
 
+    async def look(self, counter: int, ticket: int) -> None:
+        """Poll until a counter has reached a ticket, or polling is not worthwhile any more, after `begin_looking`.
+
+        `counter` is its index in the page. It also returns when the generation is lost. It settles nothing.
+
+        A GPU answers a short command in about the time of two turns of trio's scheduler, so by turns alone half a turn
+        would be lost. So between two turns the task looks on for a while, if no other task has run in the last one.
+        """
+        words, clock = self._page.words, time.perf_counter
+        now = clock()
+        until = now + self.patience
+        while True:
+            before = now
+            await trio.lowlevel.checkpoint()
+            if self.over or words[counter] >= ticket:
+                return
+            now = clock()
+            if now > until:
+                return
+            if now - before < TURN_SECONDS:  # nobody else had anything to do
+                glances_until = now + GLANCE_SECONDS
+                while words[counter] < ticket and now < glances_until:
+                    now = clock()
+
     async def look_for(self, request: Request) -> None:
         """Poll until a request has its answer or polling is not worthwhile any more, after a true `begin_looking`."""
         until = time.perf_counter() + self.patience
@@ -107,11 +140,13 @@ class Settler:
         A `looker` whose command of this lane went the short way is settled faster if nothing else has ended there.
         """
         self._looked_for = False
-        if (looker is not None and self._settled_alone(looker, lane)) or self.settle_finished():
+        settled = (looker is not None and self._settled_alone(looker, lane)) or self.settle_finished()
+        idle = self._timeline.idle
+        if settled:
             self.patience = self._longest_patience
-        elif not self._timeline.idle:
+        elif not idle:
             self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
-        if not self._timeline.idle:
+        if not idle:
             self.wake()
         elif not self._idle.is_set():
             self._idle.set()
@@ -246,6 +281,7 @@ class Settler:
 
     def settle_rest(self, make_error: MakeError) -> None:
         """Settle everything else as lost, each with a fresh error; what unfinished commands were writing is torn."""
+        self.over = True
         lost = list(self._timeline.take_rest())
         launches = list(self._timeline.take_rest_of_launches())
         for command in lost:

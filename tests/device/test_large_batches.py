@@ -633,6 +633,7 @@ WAIT_ALONE = {
     "Device.share",
     "Device.wait_generation",
     "Device.wait_standby",
+    "Devices.map",
     "Event.elapsed_since",
     "Event.wait",
 }

@@ -485,3 +485,49 @@ async def test_arrays_of_a_device_that_was_dropped_say_so():
                 batch.copy_from(y, x)
         await until(lambda: not core_of(b).part(Peers)._chunks)
         assert (await y.to_host() == NUMBERS * 2).all()
+
+
+async def test_work_that_is_renewed_all_the_time_keeps_nobody_waiting_for_ever(pair):
+    a, b = pair
+    (touch,) = await compile_rogue(a, "touch")
+    (other,) = await compile_rogue(b, "touch")
+    x, y = await a.to_device(NUMBERS), b.zeros(N, np.int32)
+    over = False
+
+    async def write(kernel: Any) -> None:
+        while not over:
+            await kernel.launch(*SHAPE, x, N)
+
+    async with trio.open_nursery() as nursery:
+        for kernel in (touch, touch, touch, other, other):
+            nursery.start_soon(write, kernel)
+        before = -1
+        for _ in range(10):
+            await y.copy_from(x)
+            found = await y.to_host() - NUMBERS
+            assert (found == found[0]).all(), "a copy has met a kernel in its midst"
+            assert found[0] >= before
+            before = found[0]
+        over = True
+
+
+async def test_a_cancelled_request_lets_those_behind_it_go_on(pair):
+    a, b = pair
+    (touch,) = await compile_rogue(a, "touch")
+    x, y = await a.to_device(NUMBERS), b.zeros(N, np.int32)
+    await y.copy_from(x)
+    async with gated(a) as gate, trio.open_nursery() as nursery:
+        touch.launch_nowait(*SHAPE, x, N)
+        with trio.CancelScope() as leaving:
+            nursery.start_soon(leave_soon, leaving)
+            await y.copy_from(x)
+        assert leaving.cancelled_caught
+        touch.launch_nowait(*SHAPE, x, N)  # nobody waits in front of it
+        await gate.open()
+    assert (await x.to_host() == NUMBERS + 2).all()
+    assert not core_of(a).group.wishes
+
+
+async def leave_soon(scope: trio.CancelScope) -> None:
+    await trio.testing.wait_all_tasks_blocked(0.02)
+    scope.cancel()
