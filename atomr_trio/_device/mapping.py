@@ -17,6 +17,7 @@ from .._generation.core import DeviceCore
 from .._values.errors import ContextLost, DeviceFailed, ItemsLost, fresh
 from .._values.state import DeviceState
 from .._values.util import known
+from .lifetime import raise_plain
 
 if TYPE_CHECKING:
     from .device import Device
@@ -68,10 +69,8 @@ class Spread(Generic[Item, Result]):
                             name = f"atomr_trio.map on device {device.index}, {place}"
                             nursery.start_soon(self._serve, device, name=name)
         except BaseExceptionGroup as group:
-            if group.split(KeyboardInterrupt)[0] is None:
-                await trio.lowlevel.checkpoint_if_cancelled()  # plain, and not as a group
-                raise
-            self._error = self._error or KeyboardInterrupt()
+            if self._error is None:
+                await raise_plain(group)
         if self._error is not None:
             raise self._error
         if not self._exhausted or self._again:
@@ -126,9 +125,9 @@ class Spread(Generic[Item, Result]):
         self._under_way += 1
         try:
             self._results[place] = await self._function(device, item)
-        except trio.Cancelled:
-            raise
         except BaseException as error:
+            if _is_cancellation(error):
+                raise
             if _is_loss(error):
                 self._lose(place, item, error)
             else:
@@ -149,6 +148,13 @@ class Spread(Generic[Item, Result]):
         if self._error is None:
             self._error = error
         self._scope.cancel(reason=f"the function of map raised {error!r}")
+
+
+def _is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception is trio's cancellation, which tasks of the function may have made a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_cancellation, error.exceptions))
+    return isinstance(error, trio.Cancelled)
 
 
 def _is_loss(error: BaseException) -> TypeGuard[Exception]:

@@ -389,7 +389,7 @@ async def test_a_cancellation_while_access_is_checked_leaves_plain(monkeypatch):
     assert not list(lifetime.open_now)
 
 
-@pytest.mark.parametrize("moment", ["opening", "checking", "body", "map"])
+@pytest.mark.parametrize("moment", ["opening", "checking", "body", "map", "while all wait"])
 def test_ctrl_c_leaves_as_itself_and_leaves_no_worker(monkeypatch, moment):
     before = children()
 
@@ -403,7 +403,9 @@ def test_ctrl_c_leaves_as_itself_and_leaves_no_worker(monkeypatch, moment):
                     interrupt()
 
                 async def work(device, item):
-                    interrupt()
+                    if moment == "map":
+                        interrupt()
+                    trio.lowlevel.current_trio_token().run_sync_soon(interrupt)
                     await trio.sleep_forever()
 
                 await devices.map(work, range(4))
@@ -468,6 +470,26 @@ async def test_too_few_descriptors_for_all_devices_are_said_before_anything_star
             raise AssertionError("the body must not run")
     assert "ulimit -Hn" in str(caught.value)
     assert fates.started == []
+
+
+async def test_a_device_that_this_process_has_no_room_for_releases_those_before_it(monkeypatch, fates):
+    made = []
+    equip = lifetime._equip
+
+    def full(core):
+        if core.index == 1:
+            raise OSError(24, "too many open files")
+        made.append(core)
+        equip(core)
+
+    set_constant(monkeypatch, lifetime, "_equip", full)
+    with leaving_with(DeviceFailed, match="no file descriptor is left") as caught:
+        async with open_test_devices([0, 1]):
+            raise AssertionError("the body must not run")
+    assert caught.value.device == 1
+    assert [core.state for core in made] == [DeviceState.CLOSED]
+    assert fates.started == []
+    assert not list(lifetime.open_now)
 
 
 # -- strategies --------------------------------------------------------------------------------------------------------

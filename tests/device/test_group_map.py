@@ -242,6 +242,32 @@ async def test_another_exception_ends_it_all_as_the_same_object():
             assert [device.generation for device in devices] == [1, 1]
 
 
+async def test_an_exception_that_meets_a_cancellation_is_not_lost():
+    boom = Boom("the function's own")
+
+    async def work(device, item):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            try:
+                await trio.sleep_forever()
+            finally:
+                if item == 1:
+                    raise boom
+
+    async def cancelled(devices):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(devices.map, work, range(2))
+                await wait_all_tasks_blocked()
+                scope.cancel()
+
+    with trio.fail_after(60):
+        async with open_test_devices([0, 1]) as devices:
+            with pytest.raises(ExceptionGroup) as caught:
+                await cancelled(devices)
+            assert caught.group_contains(Boom)
+
+
 async def test_an_exception_of_the_iterable_ends_it_all():
     def items():
         yield 1
@@ -256,9 +282,13 @@ async def test_an_exception_of_the_iterable_ends_it_all():
                 await devices.map(work, items())
 
 
-async def test_a_cancelled_map_leaves_plain():
+@pytest.mark.parametrize("tasks", [0, 2], ids=["function", "tasks of the function"])
+async def test_a_cancelled_map_leaves_plain(tasks):
     async def work(device, item):
-        await trio.sleep_forever()
+        async with trio.open_nursery() as nursery:
+            for _ in range(tasks):
+                nursery.start_soon(trio.sleep_forever)
+            await trio.sleep_forever()
 
     with trio.fail_after(60):
         async with open_test_devices([0, 1]) as devices:
@@ -274,6 +304,17 @@ async def test_a_cancelled_map_leaves_plain():
                     await wait_all_tasks_blocked()
                     scope.cancel()
             assert scope.cancelled_caught
+
+
+async def test_a_group_that_has_ended_before_the_last_item_says_so():
+    async def work(device, item):
+        lose(device)
+        await trio.sleep_forever()
+
+    with trio.fail_after(60), pytest.raises(DeviceFailed) as failed:
+        async with open_test_devices([0, 1], restart_policy=RestartPolicy(intensity=0)) as devices:
+            await devices.map(work, range(8))
+    assert failed.value.__cause__.reason
 
 
 async def test_the_end_does_not_wait_for_a_device_that_is_being_rebuilt():
