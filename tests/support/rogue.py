@@ -73,7 +73,8 @@ def limit_commands(dev: Device, seconds: float) -> None:
     A device that was opened with so short a `hang_timeout` would have it for its first module too, and to load that may
     take as long while others use the processor.
     """
-    core_of(dev).current.watch._hang_timeout = seconds
+    generation = core_of(dev).current
+    generation.hang_timeout = generation.watch._hang_timeout = seconds
 
 
 class Gate:
