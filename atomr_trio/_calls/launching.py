@@ -18,7 +18,7 @@ import struct
 import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy.typing as npt
 import trio
@@ -109,6 +109,8 @@ Launcher = Callable[[Any, Dimensions, Dimensions, int, tuple[object, ...], Launc
 owner, which is told of the end. A prepared launch has the grid and all up to its arguments itself, so zeros and
 nothing are given for them."""
 
+Call = TypeVar("Call", bound=RepeatedCall)
+
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
 _TURN_SECONDS = 12e-6
 """In a turn of the scheduler that is not longer no other task has done anything that matters."""
@@ -178,10 +180,14 @@ class LaunchPath:
 
     def learn_graph(self, launch: FixedCall) -> CallLauncher:
         """Prepare the short way for the launches of a graph that the worker has built, and return it."""
-        launcher: CallLauncher | None = self.launchers.get(launch._key)
+        return self.learned(launch, fixed_launcher)
+
+    def learned(self, call: Call, make: Callable[[LaunchPath, Call], CallLauncher]) -> CallLauncher:
+        """Return the short way of a call, which `make` makes if there is none yet."""
+        launcher: CallLauncher | None = self.launchers.get(call._key)
         if launcher is None:
-            launcher = fixed_launcher(self, launch)
-            self._keep(launch, launcher)
+            launcher = make(self, call)
+            self._keep(call, launcher)
         return launcher
 
     def admit(self, operands: Sequence[Operand]) -> bool:

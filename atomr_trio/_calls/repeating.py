@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import trio
 
@@ -37,6 +37,10 @@ from .known import NEW, KnownCall, Source
 if TYPE_CHECKING:
     from .._generation.timeline import LaunchOwner
     from .launching import LaunchPath
+
+
+_NEVER: Final = -1
+"""The mask of a fence that follows no record."""
 
 
 class RepeatedCall(Launchable, Protocol):
@@ -66,6 +70,16 @@ class FixedCall(RepeatedCall, Protocol):
     reads: tuple[Block, ...]
     writes: tuple[Block, ...]
 
+    @property
+    def changes(self) -> Mapping[int, object]:
+        """What must be sent in front of the next one."""
+
+    def bring(self, path: LaunchPath, given: tuple[object, ...]) -> bool:
+        """Send the changes ahead of a call with these objects. Returns false, without any effect, if that cannot be.
+
+        There is room for one more record then.
+        """
+
 
 class CallLauncher(Protocol):
     """The function of one form of calls."""
@@ -76,14 +90,14 @@ class CallLauncher(Protocol):
         given: tuple[object, ...],
         owner: LaunchOwner,
         new: Block | None = None,
-        word: int = 0,
+        word: int | tuple[int, ...] = 0,
         /,
     ) -> bool:
         """Write the record of the call into the ring. Returns false, without any effect, if it must go the general way.
 
         `given` is kept alive until the call is done. It begins with the arrays of a call that is not always on the
         same memory, and with `new`, the block of its new result, behind them. Without a new result, `word` is the place
-        of the answer. `owner` is told of the end.
+        of the answer, or all words of a call without arrays. `owner` is told of the end.
         """
 
 
@@ -142,6 +156,10 @@ _CHECKS_OF_FIXED = """\
             if not path.admit(operands):
                 return False
             break
+    if call.changes:
+        if not call.bring(path, given):
+            return False
+        sent = sender.sent + 1
 """
 _NOTES_OF_FIXED = """\
     for used in writes:
@@ -194,13 +212,28 @@ def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
     return _launcher(path, call, _OF_FIXED, fixed)
 
 
+def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher:
+    """Return the function of a call on no memory, which is given all its words, for the lane of a path.
+
+    Nobody waits for such a call: another one follows at once, whose ticket it shares.
+    """
+    code = _compiled_words(len(call.places))
+    ahead = {"fence_mask": path.fence_mask or _NEVER, "verb": call.kind.later.number | UNSIGNED | REPEATED}
+    return _launcher(path, call, code, ahead)
+
+
+@functools.lru_cache
+def _compiled_words(count: int) -> Any:
+    text = _TEXT.format(arrays="", new="", checks="", notes="", count=count, words="*word, ")
+    return compile(text, "<a repeated call>", "exec")
+
+
 def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, Any]) -> CallLauncher:
     sender, book, kind, ring = path.sender, path.book, call.kind, path.sender.ring
     assert ring is not None
     words, payload = len(call.places), len(call.payload)
     names: dict[str, Any] = {
         **{role.name: role for role in Role},
-        **more,
         "ASLEEP": WORKER_ASLEEP_WORD,
         "SENT": RECORDS_SENT_WORD,
         "SLOT_MASK": SLOT_MASK,
@@ -225,6 +258,7 @@ def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, A
         "wake": path.generation.settler.wake,
         "wakes": path.wakes,
         "words": sender.words,
+        **more,
     }
     found: dict[str, Callable[..., bool]] = {}
     exec(code, names, found)

@@ -80,7 +80,22 @@ def _launch_step(
         functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches, options),
         (kernel, keep),
         kernel._module,
+        _renumber_launch,
     )
+
+
+def _renumber_launch(step: GraphStep, arguments: tuple[object, ...]) -> GraphStep | None:
+    """Return a launch with other numbers on the same arrays; None if it must be checked anew."""
+    kernel, (before, touched) = step.keep
+    payload = kernel._repacked(step.records.launch, before, arguments)
+    if payload is None:
+        return None
+    for block in step.roles:
+        if block.freed:
+            return None
+    keep = (kernel, (arguments, touched))
+    records = step.records.with_launch(payload)
+    return GraphStep(step.operation, records, step.roles, step.change, keep, step.module, step.renumber)
 
 
 def _call_step(planned: Planned) -> GraphStep:
@@ -421,20 +436,27 @@ class Graph(metaclass=NoPublicConstructor):
         that the recording has returned, and must be of that shape and dtype. Earlier launches run with the arguments
         at that time. The change is made in place if the driver can do it
         (``cuGraphExecKernelNodeSetParams`` and its kin). If the arrays bring other dependencies, or a copy is not
-        contiguous, the graph is built again. An update costs the same in a graph of any size. The next launch finds
+        contiguous, the graph is built again. An update costs the same in a graph of any size; other numbers for the
+        same arrays of a kernel cost least, some microseconds with the launch. The next launch finds
         other dependencies, at some 3 us a node; `launch` lets other tasks run meanwhile.
 
         Raises `InvalidArgument` as the verb itself does, and for a node of another graph; the graph is then unchanged.
         """
-        own(self._device, node, GraphNode, "update takes a node of the graph")
-        if node._recording is not self._recording:
+        if getattr(node, "_recording", None) is not self._recording:
+            own(self._device, node, GraphNode, "update takes a node of the graph")
             raise InvalidArgument(f"the node belongs to another graph: {node!r}")
         self._device.check_open()
-        step = self._plan.step(node.index)
+        before, number = self._plan, node.index
+        step = before.step(number)
         if keywords and not step.records.has_calls:
             raise InvalidArgument(f"a {step.operation} is updated by its arguments in order, without keywords")
-        step = step.change(*arguments, **keywords)
-        self._plan, self._repeated = self._plan.with_step(node.index, step), None
+        changed = None if step.renumber is None else step.renumber(step, arguments)
+        if changed is None:
+            changed = step.change(*arguments, **keywords)
+        self._plan = plan = before.with_step(number, changed)
+        repeated = self._repeated
+        if repeated is not None and not (plan.keeps_order_of(before) and repeated.note(number, changed.records)):
+            self._repeated = None
 
     def clone(self) -> Graph:
         """Return another graph with the same nodes and arguments, which is updated separately. Sends nothing.
@@ -457,9 +479,15 @@ class Graph(metaclass=NoPublicConstructor):
         built = None if path is None else path.generation.graphs.get(self._number)
         if path is None or built is None or plan is not self._plan or built.records is not plan.records or built.ticket:
             return
-        if self._repeated is None:
-            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan.operands, plan.modules)
+        if self._repeated is None or self._repeated.changes:
+            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan)
         path.learn_graph(self._repeated)
+
+    def _change_failed(self, generation: Generation, built: BuiltGraph) -> None:
+        """Let the next launch build the graph: nobody knows what arguments it has in the worker."""
+        self._repeated = None
+        if generation.graphs.get(self._number) is built:
+            del generation.graphs[self._number]
 
     def _request(self, hang_timeout: float | None, plan: GraphPlan | None = None) -> _LaunchRequest:
         self._device.check_open()
@@ -619,8 +647,7 @@ class _Preparation:
         """Let the standbys build the graph too. Commands that require it get the same error."""
         graph, generation, built = self._graph, self._generation, self._built
         if error is not None:
-            if generation.graphs.get(graph._number) is built:
-                del generation.graphs[graph._number]
+            graph._change_failed(generation, built)
         elif built.ticket == command.ticket:
             built.ticket = 0
             for standby in generation.standbys:

@@ -9,6 +9,7 @@ import functools
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import attrs
 
@@ -23,9 +24,9 @@ from .records import UPDATE, UPDATE_CALLS, encode_head
 from .steps import ROW, Records, Rows, rows_of, with_item
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class GraphStep:
-    """One recorded operation."""
+    """One recorded operation. It never changes."""
 
     operation: str
     records: Records
@@ -33,9 +34,12 @@ class GraphStep:
     """Its access to each block."""
     change: Callable[..., GraphStep]
     """A function that makes the same operation with other arguments."""
-    keep: object
+    keep: Any
     """The arrays, and other objects that must not be collected."""
     module: Module | None = None
+    renumber: Callable[[GraphStep, tuple[object, ...]], GraphStep | None] | None = None
+    """A function of a step that is the same operation with other numbers among its arguments; None if that is not all.
+    """
 
 
 def combined(operands: Iterable[Operand]) -> dict[Block, Role]:
@@ -98,19 +102,24 @@ class GraphPlan:
     __slots__ = ("_count", "_order", "_preparing", "modules", "records", "steps")
 
     def __init__(
-        self, steps: Rows[GraphStep], records: Rows[Records], modules: tuple[Module, ...], order: StepOrder | None
+        self,
+        steps: Rows[GraphStep],
+        records: Rows[Records],
+        modules: tuple[Module, ...],
+        count: int,
+        order: StepOrder | None,
     ) -> None:
         self.steps: Rows[GraphStep] = steps
         self.records: Rows[Records] = records
         self.modules: tuple[Module, ...] = modules
-        self._count = sum(map(len, steps))
+        self._count = count
         self._order = order
-        self._preparing = StepOrder()
+        self._preparing = StepOrder() if order is None else order
 
     @classmethod
     def of(cls, steps: Sequence[GraphStep], order: StepOrder) -> GraphPlan:
         modules = dict.fromkeys(step.module for step in steps if step.module is not None)
-        return cls(rows_of(steps), rows_of([step.records for step in steps]), tuple(modules), order)
+        return cls(rows_of(steps), rows_of([step.records for step in steps]), tuple(modules), len(steps), order)
 
     def __len__(self) -> int:
         return self._count
@@ -121,10 +130,14 @@ class GraphPlan:
 
     def with_step(self, number: int, step: GraphStep) -> GraphPlan:
         """Return the plan with another step in this place: the same operation with other arguments."""
-        order = self._order if step.roles == self.step(number).roles else None
-        return GraphPlan(
-            with_item(self.steps, number, step), with_item(self.records, number, step.records), self.modules, order
-        )
+        before = self.step(number)
+        order = self._order if step.roles is before.roles or step.roles == before.roles else None
+        steps, records = with_item(self.steps, number, step), with_item(self.records, number, step.records)
+        return GraphPlan(steps, records, self.modules, self._count, order)
+
+    def keeps_order_of(self, before: GraphPlan) -> bool:
+        """Return whether the order, and the access to each block, are known to be those of a plan before."""
+        return self._order is not None and self._order is before._order
 
     @property
     def order(self) -> StepOrder:
