@@ -128,7 +128,7 @@ class BatchSender:
         """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
         self._staging = device.part(Transfers).staging
-        self._memory = device.part(DeviceMemory)
+        self.memory: DeviceMemory = device.part(DeviceMemory)
         self._requests: collections.deque[CommandRequest | BatchCopy] = collections.deque()
         self._copies: BatchCopies | None = None
         self._calls = 0
@@ -231,7 +231,7 @@ class BatchSender:
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
             if new is not None:
-                result = call.new_result(self._memory)
+                result = call.new_result(self.memory)
                 block = result._storage.block
                 if launcher(call, (*arrays, block), owner, block):
                     self.launched = True

@@ -176,6 +176,8 @@ Source = tuple[int, int]
 """Where a word comes from: the address of an array by its number, or what `NEW` stands for, and so many bytes more."""
 NEW: Final = -1
 """The address of the new result, or the place of the answer."""
+NUMBER: Final = -2
+"""A number that is given with each call; what stands beside it is its number among these."""
 
 
 class KnownCall:
@@ -245,7 +247,7 @@ class KnownCall:
         return arrays[place] if type(place) is int else tuple([arrays[each] for each in place])  # type: ignore[union-attr]
 
     def words(self, arrays: Sequence[DeviceArray], new: int) -> list[int]:
-        """Return the words of a call on these arrays."""
+        """Return the words of a call on these arrays, which is given no numbers."""
         return [(new if number == NEW else arrays[number].address) + more for number, more in self.sources]
 
     def new_result(self, memory: DeviceMemory) -> DeviceArray:
@@ -315,9 +317,16 @@ class KnownCalls(DevicePart):
 
 
 def _repeatable(
-    arrays: tuple[DeviceArray, ...], requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+    arrays: tuple[DeviceArray, ...],
+    requests: Sequence[CommandRequest],
+    made: Sequence[DeviceArray],
+    result: object,
+    numbers: Sequence[int] = (),
 ) -> KnownCall | None:
-    """Return what is kept of a verb; None unless it is one command, and only its words depend on its memory."""
+    """Return what is kept of a verb; None unless it is one command, and only its words depend on its memory.
+
+    The words at the places `numbers` in its payload are given with each call.
+    """
     kind = requests[0].kind if len(requests) == 1 else None
     if kind is None or kind.later.mode is not Mode.ENQUEUES or len(made) > 1:
         return None
@@ -336,6 +345,7 @@ def _repeatable(
     if not roles.keys() <= set(blocks):
         return None
     access = tuple((blocks.index(block), role) for block, role in roles.items())
+    words |= {place: (NUMBER, index) for index, place in enumerate(numbers)}
     if request.answer is not None:
         answer = _answer_of(request, result)
         words[STAGING_AT] = (NEW, 0)

@@ -547,7 +547,7 @@ class AwaitedLaunches(DevicePart):
         self.unheard_path: LaunchPath | None = None
         """The same for launches that nobody waits for. Those in quick succession share a ticket, as in a batch."""
         self._unheard: UnheardLaunches | None = None
-        self._memory = device.part(DeviceMemory)
+        self.memory: DeviceMemory = device.part(DeviceMemory)
         self._staging = device.part(Transfers).staging
 
     def begin(
@@ -613,7 +613,7 @@ class AwaitedLaunches(DevicePart):
         actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
         new, mailbox = call.new, actor.mailbox
-        result: Any = None if new is None else call.new_result(self._memory)
+        result: Any = None if new is None else call.new_result(self.memory)
         path = self.path or self.present_path()
         if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
             launcher = path.launchers.get(call._key) or path.learn_call(call)

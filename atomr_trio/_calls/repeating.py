@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import trio
@@ -32,7 +32,7 @@ from .._memory.arena import Block, ChunkState
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
 from .._wire.ready import READY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .known import NEW, KnownCall, Source
+from .known import NEW, NUMBER, KnownCall, Source
 
 if TYPE_CHECKING:
     from .._generation.timeline import LaunchOwner
@@ -90,19 +90,20 @@ class CallLauncher(Protocol):
         given: tuple[object, ...],
         owner: LaunchOwner,
         new: Block | None = None,
-        word: int | tuple[int, ...] = 0,
+        word: int = 0,
+        numbers: Sequence[int] = (),
         /,
     ) -> bool:
         """Write the record of the call into the ring. Returns false, without any effect, if it must go the general way.
 
         `given` is kept alive until the call is done. It begins with the arrays of a call that is not always on the
         same memory, and with `new`, the block of its new result, behind them. Without a new result, `word` is the place
-        of the answer, or all words of a call without arrays. `owner` is told of the end.
+        of the answer. `numbers` are the words that come from no memory. `owner` is told of the end.
         """
 
 
 _TEXT = """
-def launch(call, given, owner, new=None, word=0):
+def launch(call, given, owner, new=None, word=0, numbers=()):
     sent = sender.sent + 1
     if not here() or (sent > path.last_record and not path.look_again()):
         return False
@@ -173,11 +174,11 @@ _NOTES_OF_FIXED = """\
 
 def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, new: bool) -> str:
     """Return the text of the function for calls with this access to their arrays."""
-    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i != NEW)])
+    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
     operands = "".join(f"(b{i}, {role.name}), " for i, role in access)
     different = " or ".join(f"b{i}.fast != token" for i, _ in access)
     notes = "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
-    words = (f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, " for i, more in sources)
+    words = (_word(i, more) for i, more in sources)
     return _TEXT.format(
         arrays="".join(_ARRAY.format(i=i) for i in named),
         new=_NEW if new else "",
@@ -186,6 +187,13 @@ def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, 
         count=len(sources),
         words="".join(words).replace(" + 0, ", ", "),
     )
+
+
+def _word(i: int, more: int) -> str:
+    """Return a word of a record, by its source, and a comma."""
+    if i == NUMBER:
+        return f"numbers[{more}], "
+    return f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, "
 
 
 @functools.lru_cache(maxsize=1024)
@@ -224,7 +232,7 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
 
 @functools.lru_cache
 def _compiled_words(count: int) -> Any:
-    text = _TEXT.format(arrays="", new="", checks="", notes="", count=count, words="*word, ")
+    text = _TEXT.format(arrays="", new="", checks="", notes="", count=count, words="*numbers, ")
     return compile(text, "<a repeated call>", "exec")
 
 

@@ -154,7 +154,7 @@ class RepeatedLaunch:
             if change is None:
                 change = self._nodes[step] = _Change(self._number, step, len(block) // WORD.size)
             launcher = path.launchers.get(change._key) or path.learned(change, words_of_call_launcher)
-            if not launcher(change, kept, owner, None, change.words.unpack(block)):
+            if not launcher(change, kept, owner, None, 0, change.words.unpack(block)):
                 raise AssertionError("there was room for the record")
         built.records = self._known = plan.records
         changes.clear()
