@@ -299,16 +299,24 @@ class KnownCalls(DevicePart):
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
-        self._calls: dict[Hashable, KnownCall] = {}
-        self.find: Callable[[Hashable], KnownCall | None] = self._calls.get
-        """Return the call of a key, if it was made before."""
+        self._calls: dict[Hashable, Any] = {}
+        self.find: Callable[[Hashable], Any] = self._calls.get
+        """Return the call of a key, or the series, if it was made before; else None."""
 
     def learn(
-        self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+        self,
+        question: Question,
+        requests: Sequence[CommandRequest],
+        made: Sequence[DeviceArray],
+        result: object,
+        series: Callable[[Question, Sequence[CommandRequest], Sequence[DeviceArray], object], object],
     ) -> None:
-        """Keep a call of these requests and `made` new arrays, if it is one command that can be repeated."""
+        """Keep a call of these requests and `made` new arrays, if it is one command that can be repeated.
+
+        Otherwise keep what `series` returns for it, unless that is None (``series.py``).
+        """
         key, arrays = question
-        call = _repeatable(arrays, requests, made, result)
+        call = _repeatable(arrays, requests, made, result) or series(question, requests, made, result)
         if call is None:
             return
         if self._calls.pop(key, None) is None and len(self._calls) >= _MOST_KNOWN:

@@ -214,6 +214,11 @@ def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
     return _launcher(path, call, code, {"may_take": _taker(path), "number": path.generation.number})
 
 
+def ahead_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
+    """Return the same for a call that another one follows at once, whose ticket it shares."""
+    return _launcher(path, call, _compiled(call.access, call.sources, new=False), _ahead(path, call))
+
+
 def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
     """Return the function of a call that is always on the same memory, for the lane of a path. It holds no array."""
     fixed = {"blocks": call.blocks, "operands": call.operands, "reads": call.reads, "writes": call.writes}
@@ -225,9 +230,12 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
 
     Nobody waits for such a call: another one follows at once, whose ticket it shares.
     """
-    code = _compiled_words(len(call.places))
-    ahead = {"fence_mask": path.fence_mask or _NEVER, "verb": call.kind.later.number | UNSIGNED | REPEATED}
-    return _launcher(path, call, code, ahead)
+    return _launcher(path, call, _compiled_words(len(call.places)), _ahead(path, call))
+
+
+def _ahead(path: LaunchPath, call: RepeatedCall) -> dict[str, Any]:
+    """Return what is different for a call that nobody waits for."""
+    return {"fence_mask": path.fence_mask or _NEVER, "verb": call.kind.later.number | UNSIGNED | REPEATED}
 
 
 @functools.lru_cache
