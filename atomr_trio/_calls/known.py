@@ -316,9 +316,12 @@ class KnownCalls(DevicePart):
         Otherwise keep what `series` returns for it, unless that is None (``series.py``).
         """
         key, arrays = question
-        call = _repeatable(arrays, requests, made, result) or series(question, requests, made, result)
-        if call is None:
-            return
+        call: object = _repeatable(arrays, requests, made, result) or series(question, requests, made, result)
+        if call is not None:
+            self.keep(key, call)
+
+    def keep(self, key: Hashable, call: object) -> None:
+        """Keep a call, or a series, by its key."""
         if self._calls.pop(key, None) is None and len(self._calls) >= _MOST_KNOWN:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = call
