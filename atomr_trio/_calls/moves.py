@@ -191,6 +191,7 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
             operands = [(written, Role.WRITE)] if read is None else [(written, Role.WRITE), (read, Role.READ)]
             if not (book.open and path.admit(operands)):  # the first command of a lane opens it
                 return False
+            sent = sender.sent + 1  # fills of new arrays may have been sent
         ticket = book.issued + 1
         me = (lane, ticket)
         if fresh:

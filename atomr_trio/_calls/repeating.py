@@ -137,6 +137,7 @@ _CHECKS = """\
     if {different}:
         if not path.admit(({operands})):
             return False
+        sent = sender.sent + 1  # fills of new arrays may have been sent
 """
 _READS = "    b{i}.reader = me\n"
 _WRITES = """\
@@ -156,6 +157,7 @@ _CHECKS_OF_FIXED = """\
         if used.fast != token:
             if not path.admit(operands):
                 return False
+            sent = sender.sent + 1
             break
     if call.changes:
         if not call.bring(path, given):

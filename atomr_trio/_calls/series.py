@@ -142,8 +142,7 @@ class KnownSeries:
                 make = call_launcher if part is parts[-1] else ahead_launcher
                 launcher = path.learned(part, make)
             launchers.append(launcher)
-        last = path.sender.sent + len(parts)
-        if not path.here() or (last > path.last_record and not (path.look_again() and last <= path.last_record)):
+        if not path.here():
             return None
         token, fresh = path.token, path.is_fresh
         operands = [(arrays[number]._storage.block, role) for number, role in self._access]
@@ -160,7 +159,7 @@ class KnownSeries:
                     return None
             else:
                 block.epoch, block.written, block.fast = path.generation.number, True, token
-        return launchers, (*arrays, *new)
+        return (launchers, (*arrays, *new)) if path.has_room(len(parts)) else None
 
     def _new(self, memory: DeviceMemory) -> list[DeviceArray]:
         made = []

@@ -225,11 +225,13 @@ class Block:
     def tear(self, why: str) -> None:
         """Note that an unfinished command was writing it."""
         self.torn = why
+        self.fast = 0
         self.chunk.damaged.add(self)
 
     def lose(self, why: str) -> None:
         """Note that its memory is lost for ever."""
         self.lost = why
+        self.fast = 0
         self.chunk.damaged.add(self)
 
     def last_uses(self) -> dict[int, int]:

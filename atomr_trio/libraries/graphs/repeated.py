@@ -145,8 +145,7 @@ class RepeatedLaunch:
         built: BuiltGraph | None = generation.graphs.get(self._number)
         if built is None or built.ticket or built.records is not self._known or len(changes) > MOST_CHANGES:
             return False
-        last = path.sender.sent + len(changes) + 1
-        if last > path.last_record and not (path.look_again() and last <= path.last_record):
+        if not path.has_room(len(changes) + 1):
             return False
         owner, kept = _Changes(generation, built), (graph,)
         for step, block in changes.items():
