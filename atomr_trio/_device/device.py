@@ -45,7 +45,7 @@ RESTARTER = "the caller of restart()"
 
 @final
 class Device(DeviceLibraries, metaclass=NoPublicConstructor):
-    """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
+    """An open GPU. Made by `open_device` or `open_devices`; everything a program does with the GPU goes through it.
 
     Every request may also raise errors that the docstrings of the single verbs do not repeat. These are `DeviceFailed`
     or `DeviceClosed` once the device takes no requests; `OutsideRun` when the call does not come from the trio run that
@@ -152,6 +152,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Use it for a kernel that is known to hang, or to discard the state that a library keeps. It is a loss like any
         other, with `reason` in every error, but it does not count against the `restart_policy`. Started requests get
         `ContextLost`, queued requests run in the next generation. While a rebuild is under way, this waits for it.
+        In a group, the strategy of `open_devices` may restart other devices with it.
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
         """

@@ -48,7 +48,7 @@ from .._values.statistics import GroupStatistics
 from .._values.util import NoPublicConstructor, shown
 from .._wire.limits import chunks_within_limit, raise_descriptor_limit
 from .device import Device
-from .lifetime import OpenedDevice, block_of, checked_options
+from .lifetime import OpenedDevice, block_of, checked_options, raise_plain
 from .mapping import Item, Result, Spread
 from .naming import Named, check_names, indices_of
 from .peer_check import check_access
@@ -434,7 +434,10 @@ async def _group(
     started = [processes.get(index) for index in indices]
     try:
         async with block_of(opened, devices, supervisor.body_scope, lambda: supervisor.failure, started):
-            await check_access(group)
+            try:
+                await check_access(group)
+            except BaseExceptionGroup as several:
+                await raise_plain(several)
             yield devices
     finally:
         hub.close()

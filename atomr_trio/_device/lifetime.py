@@ -24,7 +24,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, NoReturn, TypeVar
 
 import trio
 
@@ -302,6 +302,14 @@ def _interrupt_of(group: BaseExceptionGroup[BaseException]) -> KeyboardInterrupt
 
 
 @trio.lowlevel.enable_ki_protection
+async def raise_plain(group: BaseExceptionGroup[BaseException]) -> NoReturn:
+    """Raise what a nursery of ours has raised before the body began, and no group: an interrupt, or `Cancelled`."""
+    if group.split(KeyboardInterrupt)[0] is None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+    raise _interrupt_of(group) from None
+
+
+@trio.lowlevel.enable_ki_protection
 async def _begin(opened: Sequence[OpenedDevice], processes: Sequence[WorkerProcess | None]) -> None:
     """Start the first generation of every device, side by side.
 
@@ -331,9 +339,7 @@ async def _begin(opened: Sequence[OpenedDevice], processes: Sequence[WorkerProce
     except BaseException as error:
         await _close(opened)
         if isinstance(error, BaseExceptionGroup):
-            if error.split(KeyboardInterrupt)[0] is None:
-                await trio.lowlevel.checkpoint_if_cancelled()  # plain, and not as a group
-            raise _interrupt_of(error) from None
+            await raise_plain(error)
         raise
 
 

@@ -31,7 +31,7 @@ from atomr_trio import (
     RestartPolicy,
     StaleArray,
 )
-from atomr_trio._device import group as _group, lifetime, workers as _workers
+from atomr_trio._device import group as _group, lifetime, peer_check as _peer_check, workers as _workers
 from atomr_trio._device.device import core_of
 from atomr_trio._memory.arena import MAX_CHUNKS
 from support import open_test_devices, set_constant
@@ -360,6 +360,76 @@ async def test_a_cancellation_while_opening_leaves_nothing_behind(monkeypatch):
     assert not list(lifetime.open_now)
 
 
+async def test_a_cancellation_while_access_is_checked_leaves_plain(monkeypatch):
+    checking = trio.Event()
+
+    async def never(*arguments):
+        checking.set()
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(_peer_check, "_array", never)
+    seen = []
+
+    async def enter(scope):
+        with scope:
+            try:
+                async with open_test_devices([0, 1]):
+                    raise AssertionError("the body must not run")
+            except BaseException as error:
+                seen.append(type(error))
+                raise
+
+    with trio.fail_after(60):
+        scope = trio.CancelScope()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(enter, scope)
+            await checking.wait()
+            scope.cancel()
+    assert seen == [trio.Cancelled]
+    assert not list(lifetime.open_now)
+
+
+@pytest.mark.parametrize("moment", ["opening", "checking", "body", "map"])
+def test_ctrl_c_leaves_as_itself_and_leaves_no_worker(monkeypatch, moment):
+    before = children()
+
+    def interrupt():
+        signal.raise_signal(signal.SIGINT)
+
+    async def main():
+        with trio.fail_after(60):
+            async with open_test_devices([0, 1]) as devices:
+                if moment == "body":
+                    interrupt()
+
+                async def work(device, item):
+                    interrupt()
+                    await trio.sleep_forever()
+
+                await devices.map(work, range(4))
+
+    if moment == "opening":
+        begin = lifetime.OpenedDevice.begin
+
+        async def begin_interrupted(self, process=None):
+            if self.core.index == 1:
+                interrupt()
+            await begin(self, process)
+
+        monkeypatch.setattr(lifetime.OpenedDevice, "begin", begin_interrupted)
+    if moment == "checking":
+
+        async def array_interrupted(*arguments):
+            interrupt()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(_peer_check, "_array", array_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trio.run(main)
+    assert children() == before
+    assert not list(lifetime.open_now)
+
+
 def test_the_limit_of_descriptors_bounds_the_chunks_of_each_device(monkeypatch):
     from atomr_trio._wire import limits
 
@@ -634,7 +704,7 @@ async def test_failed_starts_spend_the_budget_of_the_group(fates):
             lose(devices[1])
             await trio.sleep_forever()
     assert caught.value.device == 1
-    assert fates.started == [0, 1, 1, 1]
+    assert sorted(fates.started) == [0, 1, 1, 1]
 
 
 async def test_a_defect_of_a_members_supervision_ends_the_group_also_when_members_may_be_dropped(monkeypatch):
