@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 # The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
 # HYPOTHESIS_PROFILE=default draws other examples each time, and =thorough twenty times as many of them.
-# How fast they are drawn depends on what else the machine does.
-hypothesis.settings.register_profile(
-    "deterministic", derandomize=True, suppress_health_check=[hypothesis.HealthCheck.too_slow]
-)
-hypothesis.settings.register_profile("thorough", max_examples=2000)
+# How long an example takes, and how fast they are drawn, depends on what else the machine does.
+UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile("default", UNHURRIED)
+hypothesis.settings.register_profile("deterministic", UNHURRIED, derandomize=True)
+hypothesis.settings.register_profile("thorough", UNHURRIED, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["repository/test_wheel.py"])]

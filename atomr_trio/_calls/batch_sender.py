@@ -128,7 +128,7 @@ class BatchSender:
         """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
         self._staging = device.part(Transfers).staging
-        self._memory = device.part(DeviceMemory)
+        self.memory: DeviceMemory = device.part(DeviceMemory)
         self._requests: collections.deque[CommandRequest | BatchCopy] = collections.deque()
         self._copies: BatchCopies | None = None
         self._calls = 0
@@ -139,7 +139,7 @@ class BatchSender:
         self.moves: Moves | None = None
         """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
-        self._special: dict[Callable[[Mailbox, list[DeviceError]], ShortLaunches], ShortLaunches] = {}
+        self._special: dict[tuple[object, str], ShortLaunches] = {}
 
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
@@ -231,7 +231,7 @@ class BatchSender:
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
             if new is not None:
-                result = call.new_result(self._memory)
+                result = call.new_result(self.memory)
                 block = result._storage.block
                 if launcher(call, (*arrays, block), owner, block):
                     self.launched = True
@@ -275,9 +275,10 @@ class BatchSender:
 
     def owner(self, kind: CallKind, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
         """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
-        owner = self._special.get(make)
+        key = make, kind.later.engine
+        owner = self._special.get(key)
         if owner is None:
-            owner = self._special[make] = make(self.mailbox_of(kind), self._errors)
+            owner = self._special[key] = make(self.mailbox_of(kind), self._errors)
         return owner  # type: ignore[return-value]
 
     def mailbox_of(self, kind: CallKind) -> Mailbox:

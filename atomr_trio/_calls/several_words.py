@@ -115,6 +115,7 @@ def _new_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher:
             if block.fast != token:
                 if not path.admit(operands):
                     return False
+                sent = sender.sent + 1  # fills of new arrays may have been sent
                 break
         ticket = book.issued + 1
         me = (lane, ticket)

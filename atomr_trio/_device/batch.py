@@ -24,7 +24,9 @@ from .._arrays.memory import DeviceMemory
 from .._arrays.ownership import own
 from .._arrays.peers import block_of, check_of_group, exists, why_out_of_reach
 from .._calls.batch_sender import BatchSender
+from .._calls.known import KnownCalls, Question
 from .._calls.launching import Launcher
+from .._calls.short_transfers import learn_move, question_of_copy, question_of_fill
 from .._generation.core import DeviceCore
 from .._generation.requests import CommandRequest
 from .._transfers.copy_plan import TO_DEVICE, TO_HOST, plan_copy, plan_copy_in, plan_copy_out
@@ -61,13 +63,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     An error that only the worker can find is raised there too, and names the call.
     """
 
-    __slots__ = ("__weakref__", "_lane_held", "_launchers", "_sender", "_short_launches")
+    __slots__ = ("__weakref__", "_known", "_lane_held", "_launchers", "_sender", "_short_launches")
 
     _made_by = "`async with dev.batch()`"
 
     def __init__(self, device: DeviceCore, lane: Lane) -> None:
         self._sender = BatchSender(device, lane._number)
         super().__init__(device, self._sender)
+        self._known = device.part(KnownCalls)
         self._lane_held = lane
         self._launchers: dict[object, Launcher] = {}
         self._short_launches = self._sender.launches
@@ -230,9 +233,15 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if moves is not None and moves.fill(array, value, self._sender.memory_launches):
             self._sender.launched = True
             return
+        question = question_of_fill(array, value)
+        if question is not None and self._repeats(question):
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
-        self._sender.send_all(plan_fill(array, value, self._sender.lane))
+        requests = plan_fill(array, value, self._sender.lane)
+        self._sender.send_all(requests)
+        if question is not None:
+            learn_move(self._known, question, requests)
 
     @trio.lowlevel.enable_ki_protection
     def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
@@ -252,6 +261,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
             if moves is not None and moves.copy(source, array, self._sender.memory_launches):
                 self._sender.launched = True
                 return
+        question = question_of_copy(array, source)
+        if question is not None and self._repeats(question):
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
         if isinstance(source, DeviceArray):
@@ -262,10 +274,17 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                     "use `await array.copy_from(source)`"
                 )
             self._sender.send_all(requests)
+            if question is not None:
+                learn_move(self._known, question, requests)
             return
         host = as_host(source)
         check_host(array, host)
         self._copy_in(array, host)
+
+    def _repeats(self, question: Question) -> bool:
+        """Send a fill or copy that was made before; return false, without any effect, if it must be planned."""
+        known = self._known.find(question[0])
+        return known is not None and known.send(self._sender, question[1]) is not None
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:

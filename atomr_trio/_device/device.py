@@ -12,7 +12,7 @@ import trio
 from .._arrays.arrays import DeviceArray, as_host, contiguous
 from .._arrays.memory import DeviceMemory
 from .._arrays.peers import check_of_group
-from .._calls.moves import ShortTransfers
+from .._calls.short_transfers import ShortTransfers
 from .._generation.core import DeviceCore
 from .._generation.loss import Loss, LossKind
 from .._generation.timeline import LaneBook

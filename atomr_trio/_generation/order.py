@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._memory.arena import Block, Chunk, ChunkState, Recipe, Ticket
+from .._memory.peers import PeerBlock
 from .._values.errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, StaleArray
 from .._values.lane_options import LaneOptions
 from .._wire.channel import TimelinePage
@@ -303,6 +304,8 @@ class Order:
 
     def _filled(self, block: Block, recipe: Recipe) -> int:
         """Return the ticket of the fill that a block still needs, and send the fill if it was not sent yet."""
+        if isinstance(block, PeerBlock):
+            raise AtomrInternalError("a command came before the first content of another device's array")
         if not recipe.ticket:
             payload = FILL.struct.pack(block.address, 0, recipe.itemsize, recipe.count, 1, recipe.pattern)
             block.recipe = None  # the fill itself needs no fill

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .._memory.arena import Block
 from .._supervision.mailbox import Request
 from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
 from .._wire.channel import TimelinePage
@@ -25,7 +26,7 @@ from .admission import Admission
 from .inbox import Inbox
 from .life import Life
 from .loss import MakeError
-from .timeline import Command, Launches, LaunchOwner, Operand, Timeline
+from .timeline import Command, Launch, Launches, LaunchOwner, Operand, Timeline
 
 if TYPE_CHECKING:
     from .services import Neighbours
@@ -241,11 +242,15 @@ class Settler:
             if failures != book.failures:
                 book.failures = failures
                 self._inbox.drain()
-            for launch in launches:
+            for place, launch in enumerate(launches):
                 failure = told.pop((book.index, launch[0]), None)
                 if failure is not None:
                     error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
                     launch[1].launch_failed(launch, error)
+                    spoiled = getattr(launch[1], "spoiled", None)
+                    if spoiled is not None:
+                        behind = [*launches[place + 1 :], *book.launches]
+                        self._spoil(spoiled, [each for each in behind if (book.index, each[0]) not in told], failure)
         owner, count = launches[0][1], 0
         for launch in launches:
             if launch[1] is not owner:
@@ -253,6 +258,17 @@ class Settler:
                 owner, count = launch[1], 0
             count += 1
         owner.launches_finished(count)
+
+    def _spoil(self, block: Block, launches: Sequence[Launch], failure: dict[str, Any]) -> None:
+        """Fail the launches that have run on a block without its first contents, and tear what they have written."""
+        for launch in launches:
+            operation, operands = launch[2]._describe(launch[3])
+            if any(each is block for each, _ in operands):
+                launch[1].launch_failed(launch, error_of(self._life, operation, failure))
+                for each, role in operands:
+                    if role is not Role.READ and not each.freed:
+                        each.fast = 0
+                        each.tear(f"{operation} was writing it, on an array whose first contents could not be written")
 
     def _settle(self, command: Command) -> None:
         key = (command.lane, command.ticket)

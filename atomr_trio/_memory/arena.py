@@ -231,12 +231,14 @@ class Block:
     def tear(self, why: str) -> None:
         """Note that an unfinished command was writing it."""
         self.torn = why
+        self.fast = 0
         self.chunk.damaged.add(self)
         self.warn_peers()
 
     def lose(self, why: str) -> None:
         """Note that its memory is lost for ever."""
         self.lost = why
+        self.fast = 0
         self.chunk.damaged.add(self)
         self.warn_peers()
 

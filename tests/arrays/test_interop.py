@@ -47,7 +47,7 @@ from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 from atomr_trio.testing import WorkerPool
 from support import child_environment, open_test_device, set_constant, sim_process as helper
-from support.rogue import next_generation, until
+from support.rogue import limit_commands, next_generation, until
 
 pytestmark = pytest.mark.sim_only
 DEADLINE = 60
@@ -744,11 +744,12 @@ async def test_commands_that_were_done_count_as_done_when_the_streams_were_let_g
 
 
 async def test_a_stream_that_never_gets_there_costs_a_generation_and_is_named(context, pool):
-    async with open_test_device(workers=pool, hang_timeout=0.3) as dev:
+    async with open_test_device(workers=pool, hang_timeout=DEADLINE) as dev:
         library = play_library(dev)
         (x,) = await numbers(dev, 0)
         taken = library.take(x)
         library.wait_at_gate()
+        limit_commands(dev, 0.3)
         with pytest.raises(ContextLost, match=r"interop\.wait ran longer than hang_timeout=0\.3"):
             await x.to_host()
         library.open_gate()

@@ -81,7 +81,6 @@ def test_what_was_written_is_read_again(folder, warnings):
 
 
 @given(parts=st.lists(st.binary(max_size=30), max_size=4))
-@settings(deadline=None)
 def test_the_parts_of_a_file_come_back_apart(tmp_path_factory, parts):
     folder = CacheFolder(tmp_path_factory.mktemp("parts") / "cache", 1 << 20)
     folder.write(NAME, *parts)
@@ -182,7 +181,7 @@ def test_a_flipped_bit_anywhere_is_a_miss(folder, path):
 
 
 @given(data=st.data())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_no_damage_gives_other_bytes(tmp_path_factory, data):
     folder = CacheFolder(tmp_path_factory.mktemp("damage") / "cache", 1 << 20)
     content = data.draw(st.binary(max_size=200))

@@ -871,7 +871,7 @@ WRAPPED = "#define HAS(x) __has_include(x)\n" + PLAIN
 REPLACED = "#define z y\n" + WRAPPED
 
 
-@hypothesis.settings(max_examples=200 if SWEEP else 16, deadline=None)
+@hypothesis.settings(max_examples=200 if SWEEP else 16)
 @hypothesis.given(
     st.sampled_from((ANY, PLAIN, WRAPPED, REPLACED)),
     st.lists(edits(), min_size=3, max_size=3),

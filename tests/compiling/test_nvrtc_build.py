@@ -8,7 +8,7 @@ import struct
 import subprocess
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from atomr_cuda import nvrtc
 from atomr_trio._compiling import identity
@@ -62,7 +62,6 @@ def test_without_a_build_id_size_and_time_tell(tmp_path, content):
 
 
 @given(cut=st.integers(0, 200), flips=st.lists(st.tuples(st.integers(0, 150), st.integers(0, 255)), max_size=5))
-@settings(deadline=None)
 def test_a_broken_file_is_no_trouble(tmp_path_factory, cut, flips):
     broken = bytearray(elf(note(b"other", kind=1) + note(ID)))
     for position, value in flips:

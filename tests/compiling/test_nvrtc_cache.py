@@ -155,14 +155,13 @@ values = st.recursive(
 
 
 @given(values, values)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_no_two_values_share_their_bytes(first, second):
     same = _nvrtc_cache._as_bytes([first]) == _nvrtc_cache._as_bytes([second])
     assert same == (repr(first) == repr(second))
 
 
 @given(st.text(max_size=6), st.text(max_size=6), st.integers(0, 6))
-@settings(deadline=None)
 def test_neighbours_cannot_lend_each_other_characters(first, second, cut):
     joined = first + second
     other = [joined[:cut], joined[cut:]]
@@ -207,7 +206,6 @@ def test_another_process_gets_what_this_one_compiled(cache, fields):
     names=st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=3),
     log=st.text(max_size=20),
 )
-@settings(deadline=None)
 def test_any_program_reads_back(images, ptx, names, log):
     cubin, ltoir = images
     program = program_of(ptx=ptx, cubin=cubin, ltoir=ltoir, lowered_names=MappingProxyType(names), log=log)
@@ -262,7 +260,6 @@ tables = st.recursive(
 
 
 @given(st.binary(max_size=40) | tables.map(lambda table: json.dumps(table).encode()))
-@settings(deadline=None)
 def test_a_whole_file_that_is_no_entry_is_a_miss(tmp_path_factory, text):
     cache = NvrtcCache(tmp_path_factory.mktemp("strange") / "cache")
     cache._folder.write(f"{KEY}.kernel", text)

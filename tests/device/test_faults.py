@@ -41,6 +41,7 @@ from support.rogue import (
     compile_rogue,
     endless_kernel,
     kill_worker,
+    limit_commands,
     next_generation,
     process_exists,
     until,
@@ -187,18 +188,21 @@ async def test_a_worker_that_is_killed_stopped_or_crashes_is_replaced(open_test_
 
 
 async def test_a_command_longer_than_hang_timeout_costs_its_worker_and_names_itself(open_test_device):
-    async with open_test_device(hang_timeout=0.4) as dev:
+    async with open_test_device(hang_timeout=DEADLINE) as dev:
         spin, touch = await compile_rogue(dev, "spin", "touch")
         host = pattern(3)
         array, word = await dev.to_device(host), dev.zeros(1, np.int32)
         await word.to_host()
         with trio.fail_after(DEADLINE):
+            limit_commands(dev, 0.4)
             lost = await lose_by(dev, spin, word.address)
             assert lost.status is None
             assert "launch of spin" in lost.reason
             assert "hang_timeout=0.4" in lost.reason
             assert (await array.to_host() == host).all()
             # Many short commands, longer together, are no hang.
+            await touch.launch(1, 32, array, 10)
+            limit_commands(dev, 0.4)
             begun = trio.current_time()
             while trio.current_time() < begun + 0.8:
                 await touch.launch(1, 32, array, 10)

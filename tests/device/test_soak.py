@@ -120,7 +120,7 @@ async def kill_often(open_test_device: Any, count: int) -> None:
                 for _ in range(number % 7):
                     await trio.lowlevel.checkpoint()
                 kill_worker(dev)
-            await next_generation(dev, generation, seconds=60)
+            await next_generation(dev, generation)
             if target.state == "torn":
                 await target.copy_from(host)
             if counter.state == "torn":
@@ -174,7 +174,7 @@ async def fault_often(open_test_device: Any, warm_up: int, count: int, standby: 
                     await trio.lowlevel.checkpoint()
                 await make_fault(dev, arrays[written], read_only(arrays[read]))
             if costly:
-                await next_generation(dev, generation, seconds=60)
+                await next_generation(dev, generation)
             assert dev.generation == generation + costly
             await dev.wait_standby()
             await until(

@@ -92,7 +92,7 @@ async def test_a_command_that_goes_on_ends_the_rest_of_both_sides(open_test_devi
 async def test_a_heart_that_rests_is_no_worker_that_has_stopped(open_test_device, monkeypatch, looks):
     set_constant(monkeypatch, _watch, "LOOKS_BEFORE_REST", 1 << 40)  # this side goes on looking
     set_constant(monkeypatch, _watch, "WATCH_PERIOD", 0.02)
-    set_constant(monkeypatch, _watch, "STOPPED_SECONDS", 0.2)
+    set_constant(monkeypatch, _watch, "STOPPED_SECONDS", PATIENCE)
     with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
             x = await dev.to_device(np.zeros(10, np.int32))

@@ -1172,7 +1172,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArenaAgainstAModel = ArenaMachine.TestCase
-TestArenaAgainstAModel.settings = settings(max_examples=120, stateful_step_count=60, deadline=None)
+TestArenaAgainstAModel.settings = settings(max_examples=120, stateful_step_count=60)
 
 
 SMALLEST, RATIO = MIB, 8
@@ -1185,7 +1185,7 @@ requests = st.lists(
 
 
 @given(requests)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_is_reserved_is_bounded_by_what_was_in_use_at_most(wanted):
     arena = make_arena()
     blocks: list[Block] = []
@@ -1280,7 +1280,7 @@ def test_what_waits_in_a_bin_is_not_allocated_from_once_it_may_be_in_quarantine(
 
 
 @given(st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_what_is_freed_in_any_order_is_whole_again(wanted, random):
     arena = make_arena()
     blocks = [arena.allocate(size) for size in wanted]

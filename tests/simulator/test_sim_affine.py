@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 from atomr_sim.engine import execution as engine
 from atomr_sim.engine.affine import Affine, Box, Cut, Lazy
@@ -42,7 +42,6 @@ def same(lazy: Any, expected: np.ndarray) -> None:
     assert np.array_equal(np.broadcast_to(lazy, expected.shape), expected)
 
 
-@settings(deadline=None)
 @given(st.data(), SHAPES, st.sampled_from(DTYPES))
 def test_what_is_computed_with_affine_values_is_what_their_arrays_give(
     data: st.DataObject, shape: tuple[int, ...], dtype: Any

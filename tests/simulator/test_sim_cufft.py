@@ -307,7 +307,7 @@ def described(draw: st.DrawFn, kind: Kind) -> tuple[tuple[int, ...], int, tuple[
     return tuple(lengths), batch, tuple(layouts)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(st.data())
 @pytest.mark.parametrize("name", KINDS)
 def test_every_layout(name, data):

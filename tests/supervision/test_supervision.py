@@ -337,7 +337,7 @@ def test_no_restart_is_allowed_with_an_intensity_of_zero():
 steps = st.lists(st.floats(min_value=0, max_value=100, allow_nan=False), max_size=60)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(intensity=st.integers(0, 6), period=st.sampled_from([0.5, 10.0, 60.0, math.inf]), steps=steps)
 def test_the_window_agrees_with_counting_the_whole_history(intensity, period, steps):
     window = RestartWindow(RestartPolicy(intensity=intensity, period=period))
@@ -349,7 +349,7 @@ def test_the_window_agrees_with_counting_the_whole_history(intensity, period, st
         assert window.allow(now) is (recent + 1 <= intensity)
 
 
-@settings(deadline=None, derandomize=True)
+@settings(derandomize=True)
 @given(seed=st.integers(0, 2**32), length=st.integers(0, 80))
 def test_any_legal_life_keeps_the_promises_of_the_machine(seed, length):
     choose = random.Random(seed)

@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from atomr_trio import ContextLost, DeviceClosed
+from atomr_trio._device.device import core_of
 from atomr_trio.testing import _workers, endless_kernel, kill_worker, worker_pid
 from atomr_trio.testing._faults import SOURCE as FAULTY, WILD
 from support import template
@@ -31,6 +32,7 @@ __all__ = [
     "gated",
     "hang",
     "kill_worker",
+    "limit_commands",
     "next_generation",
     "process_exists",
     "until",
@@ -63,6 +65,16 @@ async def hang(dev: Device, *touches: Any, seconds: float = 0.2) -> None:
         await word.to_host()
         with pytest.raises(ContextLost, match="launch of spin ran longer than hang_timeout"):
             await spin.launch(1, 1, word.address, touches=touches, hang_timeout=seconds)
+
+
+def limit_commands(dev: Device, seconds: float) -> None:
+    """Have the generation in service lose its context to a command that runs longer, from now on.
+
+    A device that was opened with so short a `hang_timeout` would have it for its first module too, and to load that may
+    take as long while others use the processor.
+    """
+    generation = core_of(dev).current
+    generation.hang_timeout = generation.watch._hang_timeout = seconds
 
 
 class Gate:
@@ -109,7 +121,7 @@ def process_exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-async def next_generation(dev: Device, after: int, seconds: float = 20) -> int:
+async def next_generation(dev: Device, after: int, seconds: float = 60) -> int:
     """Wait for the generation that follows `after`."""
     with trio.fail_after(seconds):
         return await dev.wait_generation(after=after)

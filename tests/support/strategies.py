@@ -18,7 +18,7 @@ import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 import trio
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from atomr_trio import Device, DeviceArray, RestartPolicy
 from atomr_trio._device.device import core_of
@@ -47,10 +47,9 @@ seeds = st.integers(0, 2**16)
 
 
 def examples(share: float, **options: Any) -> settings:
-    """Settings for a property that gets this share of the profile's examples, on a machine that may be slow."""
+    """Settings for a property that gets this share of the profile's examples."""
     count = math.ceil(share * settings().max_examples)
-    quiet = [HealthCheck.too_slow]
-    return settings(max_examples=count, deadline=None, print_blob=True, suppress_health_check=quiet, **options)
+    return settings(max_examples=count, print_blob=True, **options)
 
 
 def check_on_device(share: float, *drawn: st.SearchStrategy[Any]) -> Callable[..., Callable[..., Awaitable[None]]]:

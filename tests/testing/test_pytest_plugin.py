@@ -270,7 +270,7 @@ def test_not_async(gpu_device):
 
 
 def test_a_hang_ends_by_the_limit_of_the_command_line_also_when_nobody_waits_for_it(run):
-    hang_timeout = 5 if ON_GPU else 0.5  # to load a module takes long on a GPU on which many others work
+    hang_timeout = 5 if ON_GPU else 2  # to load a module may take long where many others work
     result = run(
         HEADER
         + """

@@ -275,7 +275,6 @@ def cases(draw: Any, pairs: Any = PAIRS) -> Case:
 def many(ordinary: int, sweeping: int) -> Any:
     return settings(
         max_examples=sweeping if SWEEP else ordinary,
-        deadline=None,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
     )
 

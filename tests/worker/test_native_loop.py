@@ -101,7 +101,7 @@ with_threads = st.lists(st.one_of(bursts, st.one_of(at_once, in_turn).map(lambda
 places = st.integers(1, 60)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS), st.booleans())
 def test_the_same_records_have_the_same_effects(records, refused, read_before, calls_again):
     """Wherever in the ring they lie, and whatever of them the driver refuses."""
@@ -111,7 +111,7 @@ def test_the_same_records_have_the_same_effects(records, refused, read_before, c
         assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(with_threads, st.sampled_from([0, INLINE_LIMIT + 20]))
 def test_records_that_the_lanes_threads_run_have_the_same_effects_in_each_lane(records, lag):
     """How many share a ticket depends on the threads' turns, so the tickets are compared at the end."""
@@ -124,7 +124,7 @@ def test_records_that_the_lanes_threads_run_have_the_same_effects_in_each_lane(r
         assert both[0].state() == both[1].state()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(streams, st.integers(1, 80))
 def test_nothing_is_made_after_the_context_was_lost(records, place):
     """The loop of Python makes the rest of its group, which the driver refuses; the native one stops at once."""

@@ -90,3 +90,9 @@ COPY_WORDS = (0, 24, 48)
 
 FILL_WORDS = (0, 24, 40)
 """The places of the words of a fill of one row: the destination, the number of items, and the bytes of one item."""
+
+COPY_ENDS = (0, 24)
+"""The places of the words of copies that differ only in the addresses: the destination, the source."""
+
+FILL_START = (0,)
+"""The place of the word of fills that differ only in the address."""

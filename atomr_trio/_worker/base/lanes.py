@@ -138,6 +138,8 @@ class Ready(NamedTuple):
     """True if `call` notes what it puts into the stream by `Lane.weigh`, so that the lane must know its ticket."""
     native: Callable[[], NativeCall | None] | None = None
     """Returns the same for native code, None if that cannot make the call."""
+    again: bool = False
+    """True if a call that is refused to native code is made again by `call`, which may find another way."""
 
 
 class WorkerServices(Protocol):
@@ -276,7 +278,7 @@ class Command:
 class HotCall:
     """A launch made ready, or a library's call: what is the same in every record of it is not read again."""
 
-    __slots__ = ("call", "error", "joins", "lane", "native", "verb", "words")
+    __slots__ = ("again", "call", "error", "joins", "lane", "native", "verb", "words")
 
     def __init__(
         self,
@@ -288,6 +290,7 @@ class HotCall:
         unsigned: bool,
         words: Callable[[memoryview, int], RecordWords] | None = None,
         native: Callable[[], NativeLaunch | NativeCall | None] | None = None,
+        again: bool = False,
     ) -> None:
         self.verb: Verb = verb
         self.lane: Lane = lane
@@ -300,6 +303,8 @@ class HotCall:
         """Reads the words at a place of the ring; None for a launch, and for a call without any."""
         self.native: Callable[[], NativeLaunch | NativeCall | None] | None = native
         """Returns the same for native code, None if that cannot make the call."""
+        self.again: bool = again
+        """True if a call that is refused to native code is made again by `call`."""
 
 
 class _OrderRefused(Exception):

@@ -19,6 +19,7 @@ from ..._wire.records.memory import (
     AREA_SHIFT,
     BOX,
     COPY,
+    COPY_ENDS,
     COPY_IN,
     COPY_IN_BOX,
     COPY_IN_MANY,
@@ -31,6 +32,7 @@ from ..._wire.records.memory import (
     COPY_WORDS,
     CREATE_CHUNK,
     FILL,
+    FILL_START,
     FILL_WORDS,
     MAP_PEER,
     MEMORY,
@@ -94,6 +96,10 @@ def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple
 def _refused(function: Any, status: int) -> Exception:
     error: Exception = function.library.error(status, function.symbol)
     return error
+
+
+def _never(status: int) -> Exception:
+    raise AssertionError(f"the call raises its errors, and returns no status {status}")
 
 
 class MemoryEngine:
@@ -274,11 +280,49 @@ class MemoryEngine:
             native = partial(self._native, fill, (Word(0), Word(2), Word(1), stream.value))
             call = lambda words: put(words[0], words[2] & mask, words[1], stream)  # noqa: E731
             return Ready(call, partial(_refused, fill), native=native)
+        if verb == COPY.number and places == COPY_ENDS and len(payload) == BOX.size:
+            return self._hot_box(payload, lane)
+        if verb == FILL.number and places == FILL_START and len(payload) == FILL.struct.size:
+            return self._hot_rows_of_fill(payload, lane)
         return None
 
-    def _native(self, function: Any, arguments: Sequence[int | Word]) -> NativeCall | None:
-        """The same for native code: a call whose three words are among its arguments."""
-        return native_call(function, arguments, 3, self._services.give_up)
+    def _hot_box(self, payload: bytes, lane: Lane) -> Ready:
+        """Return a copy on the device of which only the two addresses differ."""
+        _, to_pitch, to_rows, _, pitch, rows, *extent = BOX.unpack(payload)
+        width, height, depth = extent
+        if height == depth == 1:
+            copy, stream = self._driver.cuMemcpyDtoDAsync, lane.stream
+            run = copy.status
+            native = partial(self._native, copy, (Word(0), Word(1), width, stream.value), words=2)
+            return Ready(lambda words: run(*words, width, stream), partial(_refused, copy), native=native)
+
+        def call(words: RecordWords) -> int:
+            to, origin = words
+            self._copy_box(lane, _ON_DEVICE, (to, to_pitch, to_rows), (origin, pitch, rows), (width, height, depth))
+            return 0
+
+        return made_ready(lambda: None, call, _never)
+
+    def _hot_rows_of_fill(self, payload: bytes, lane: Lane) -> Ready:
+        """Return a fill of which only the address differs."""
+        _, pitch, itemsize, width, height, pattern = FILL.struct.unpack(payload)
+        fill = self._memsets.get(itemsize)
+        if height == 1 and fill is not None:
+            put, stream, value = fill.status, lane.stream, int.from_bytes(pattern[:itemsize], "little")
+            native = partial(self._native, fill, (Word(0), value, width, stream.value), words=1)
+            return Ready(lambda words: put(words[0], value, width, stream), partial(_refused, fill), native=native)
+        entries = self._entries_of_fill(itemsize, width, height)
+
+        def call(words: RecordWords) -> int:
+            lane.weigh(lane.made_now, entries)
+            self._fill_rows(lane, words[0], pitch, itemsize, width, height, pattern)
+            return 0
+
+        return made_ready(lambda: None, call, _never, alone=entries > 1)
+
+    def _native(self, function: Any, arguments: Sequence[int | Word], words: int = 3) -> NativeCall | None:
+        """The same for native code: a call whose words are among its arguments."""
+        return native_call(function, arguments, words, self._services.give_up)
 
     def _hot_to_host(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
         """Return a copy between host and device, of one run of bytes, whose fields are all words, or of a rectangle."""
@@ -388,13 +432,25 @@ class MemoryEngine:
         to_base = base if way.destination == cuda.CU_MEMORYTYPE_HOST else 0
         source_base = base if way.source == cuda.CU_MEMORYTYPE_HOST else 0
         for to, to_pitch, to_rows, source, source_pitch, source_rows, width, height, depth in boxes:
-            destination, origin = (to_base + to, to_pitch), (source_base + source, source_pitch)
-            if depth > 1:
-                self._copy_planes(lane, way, (*destination, to_rows), (*origin, source_rows), (width, height, depth))
-            elif height > 1:
-                self._copy_rows(lane, way, destination, origin, width, height)
-            else:
-                getattr(self._driver, way.run)(destination[0], origin[0], width, lane.stream)
+            destination, origin = (to_base + to, to_pitch, to_rows), (source_base + source, source_pitch, source_rows)
+            self._copy_box(lane, way, destination, origin, (width, height, depth))
+
+    def _copy_box(
+        self,
+        lane: Lane,
+        way: _Way,
+        destination: tuple[int, int, int],
+        source: tuple[int, int, int],
+        extent: tuple[int, int, int],
+    ) -> None:
+        """Copy planes of rows of bytes; each side is an address, a pitch, and the rows from plane to plane."""
+        width, height, depth = extent
+        if depth > 1:
+            self._copy_planes(lane, way, destination, source, extent)
+        elif height > 1:
+            self._copy_rows(lane, way, destination[:2], source[:2], width, height)
+        else:
+            getattr(self._driver, way.run)(destination[0], source[0], width, lane.stream)
 
     def _await_room(self, command: Command, lane: Lane, count: int) -> None:
         """Wait until the driver's queue is short. A full queue blocks the caller, and the whole stream with it."""
@@ -481,6 +537,11 @@ class MemoryEngine:
     def _fill(self, command: Command, lane: Lane) -> None:
         address, pitch, itemsize, width, height, pattern = FILL.struct.unpack_from(command.payload)
         lane.weigh(command.ticket, self._entries_of_fill(itemsize, width, height))
+        self._fill_rows(lane, address, pitch, itemsize, width, height, pattern)
+
+    def _fill_rows(
+        self, lane: Lane, address: int, pitch: int, itemsize: int, width: int, height: int, pattern: bytes
+    ) -> None:
         if itemsize <= 4:
             self._fill_narrow(lane, address, pitch, itemsize, width, height, pattern)
             return

@@ -34,6 +34,24 @@ _MOST_OF_ONE_BLOCK = 1 << 14
 _MOST_BLOCKS = 4096
 """Of all matrices of a call, unless these are more: about twice what the largest GPU runs at once."""
 
+# What `look`, `clear` and `taint` have in common: where their matrices lie, and a thread's first row and step.
+_LOAD = """\
+    ld.param.u64 %rd1, [a];
+    ld.param.u64 %rd2, [leading];
+    ld.param.u64 %rd3, [distance];
+    ld.param.u64 %rd4, [rows];
+    ld.param.u64 %rd5, [columns];"""
+
+_ACROSS = """\
+    mov.u32 %r3, %ctaid.x;
+    mov.u32 %r4, %ntid.x;
+    mov.u32 %r5, %tid.x;
+    mul.wide.u32 %rd9, %r3, %r4;
+    cvt.u64.u32 %rd10, %r5;
+    add.u64 %rd9, %rd9, %rd10;
+    mov.u32 %r3, %nctaid.x;
+    mul.wide.u32 %rd10, %r3, %r4;"""
+
 # Words of the parameters: a, leading and distance in bytes; rows in numbers, of which a complex element has two.
 _LOOK = """
 .visible .entry atomr_look$ONE_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
@@ -44,11 +62,7 @@ _LOOK = """
     .reg .b64 %rd<24>;
     .reg .b$W %w<3>;
 
-    ld.param.u64 %rd1, [a];
-    ld.param.u64 %rd2, [leading];
-    ld.param.u64 %rd3, [distance];
-    ld.param.u64 %rd4, [rows];
-    ld.param.u64 %rd5, [columns];
+$LOAD
     ld.param.u64 %rd6, [found];
     ld.param.u64 %rd17, [copy];
     ld.param.u32 %r1, [shift];
@@ -59,14 +73,7 @@ _LOOK = """
     add.u64 %rd1, %rd1, %rd8;
     shl.b64 %rd18, %rd7, 2;
     add.u64 %rd6, %rd6, %rd18;
-    mov.u32 %r3, %ctaid.x;
-    mov.u32 %r4, %ntid.x;
-    mov.u32 %r5, %tid.x;
-    mul.wide.u32 %rd9, %r3, %r4;
-    cvt.u64.u32 %rd10, %r5;
-    add.u64 %rd9, %rd9, %rd10;
-    mov.u32 %r3, %nctaid.x;
-    mul.wide.u32 %rd10, %r3, %r4;
+$ACROSS
     mov.u32 %r3, %ctaid.y;
     mov.u32 %r4, %ntid.y;
     mov.u32 %r5, %tid.y;
@@ -157,11 +164,7 @@ _CLEAR = """
     .reg .b64 %rd<20>;
     .reg .b$W %w<4>;
 
-    ld.param.u64 %rd1, [a];
-    ld.param.u64 %rd2, [leading];
-    ld.param.u64 %rd3, [distance];
-    ld.param.u64 %rd4, [rows];
-    ld.param.u64 %rd5, [columns];
+$LOAD
     ld.param.u64 %rd17, [found];
     ld.param.u32 %r1, [shift];
     ld.param.u32 %r2, [part];
@@ -181,14 +184,7 @@ FOUND:
     setp.ne.u32 %p2, %r8, 0;
     mul.lo.u64 %rd8, %rd7, %rd3;
     add.u64 %rd1, %rd1, %rd8;
-    mov.u32 %r3, %ctaid.x;
-    mov.u32 %r4, %ntid.x;
-    mov.u32 %r5, %tid.x;
-    mul.wide.u32 %rd9, %r3, %r4;
-    cvt.u64.u32 %rd10, %r5;
-    add.u64 %rd9, %rd9, %rd10;
-    mov.u32 %r3, %nctaid.x;
-    mul.wide.u32 %rd10, %r3, %r4;
+$ACROSS
     mov.u32 %r3, %ctaid.y;
     cvt.u64.u32 %rd11, %r3;
     mov.u32 %r3, %nctaid.y;
@@ -242,11 +238,7 @@ _TAINT = """
     .reg .b64 %rd<24>;
     .reg .b$W %w<2>;
 
-    ld.param.u64 %rd1, [a];
-    ld.param.u64 %rd2, [leading];
-    ld.param.u64 %rd3, [distance];
-    ld.param.u64 %rd4, [rows];
-    ld.param.u64 %rd5, [columns];
+$LOAD
     ld.param.u64 %rd6, [found];
     ld.param.u32 %r1, [step];
     ld.param.u32 %r2, [mask];
@@ -261,14 +253,7 @@ _TAINT = """
     cvt.u64.u32 %rd7, %r3;
     mul.lo.u64 %rd8, %rd7, %rd3;
     add.u64 %rd1, %rd1, %rd8;
-    mov.u32 %r3, %ctaid.x;
-    mov.u32 %r4, %ntid.x;
-    mov.u32 %r5, %tid.x;
-    mul.wide.u32 %rd9, %r3, %r4;
-    cvt.u64.u32 %rd10, %r5;
-    add.u64 %rd9, %rd9, %rd10;
-    mov.u32 %r3, %nctaid.x;
-    mul.wide.u32 %rd10, %r3, %r4;
+$ACROSS
     mov.u32 %r3, %ctaid.y;
     cvt.u64.u32 %rd11, %r3;
     mov.u32 %r3, %nctaid.y;
@@ -413,7 +398,7 @@ def _of_width(text: str, bits: int) -> str:
         64: (0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000, 0x7FF8000000000000),
     }[bits]
     log = bits.bit_length() - 4
-    values = {"$W": bits, "$LOG": log, "$TWO": log + 1, "$BYTES": bits // 8}
+    values = {"$LOAD": _LOAD, "$ACROSS": _ACROSS, "$W": bits, "$LOG": log, "$TWO": log + 1, "$BYTES": bits // 8}
     values |= {"$SIZE": size, "$INF": infinity, "$NAN": nan}
     for name, value in values.items():
         text = text.replace(name, str(value))

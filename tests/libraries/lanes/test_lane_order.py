@@ -14,7 +14,7 @@ from atomr_trio import ContextLost, ContextWasLost
 from atomr_trio._device.device import core_of
 from atomr_trio.testing import hold_worker
 from support.nvrtc import compile_ptx
-from support.rogue import gated, until
+from support.rogue import gated, limit_commands, until
 
 pytestmark = pytest.mark.used_workers
 
@@ -102,7 +102,7 @@ async def test_every_kind_of_command_that_never_ends_costs_the_generation_and_is
     open_test_device, function, operation
 ):
     """Whether it holds the thread of its lane or the one that all share, and whatever waits behind it elsewhere."""
-    async with open_test_device(hang_timeout=0.3) as dev:
+    async with open_test_device(hang_timeout=DEADLINE) as dev:
         add = await dev.nvrtc.compile(SOURCE, "add")
         x, a = await dev.to_device(NUMBERS), await dev.to_device(np.eye(N, dtype=np.float32))
         await add.launch(1, N, x, 0)
@@ -123,6 +123,7 @@ async def test_every_kind_of_command_that_never_ends_costs_the_generation_and_is
         async with dev.lane() as lane:
             await add.launch(1, N, x, 0, lane=lane)
             core_of(dev).current.request_faults(f"{function}:hang")
+            limit_commands(dev, 0.3)
             with trio.fail_after(DEADLINE):
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(quietly, requests[operation])

@@ -742,7 +742,7 @@ async def test_a_damaged_image_costs_one_typed_error_and_no_worker(open_test_dev
 
         @given(damaged())
         @example(PTX.replace("counter = 5", "counter[99999999999999] = 5").encode())
-        @settings(deadline=None, suppress_health_check=list(HealthCheck), max_examples=60)
+        @settings(suppress_health_check=list(HealthCheck), max_examples=60)
         def images(image: bytes) -> None:
             seen.append(image)
 
@@ -763,7 +763,6 @@ async def test_a_damaged_image_costs_one_typed_error_and_no_worker(open_test_dev
 
 
 @given(damaged())
-@settings(deadline=None)
 def test_reading_a_damaged_image_raises_nothing_but_invalid_argument(image: bytes) -> None:
     with contextlib.suppress(InvalidArgument):
         read_image(image)
