@@ -12,7 +12,16 @@ import trio
 import trio.testing
 
 from atomr_cuda.injection import FAULTS_VARIABLE
-from atomr_trio import CommandFailed, ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, StaleArray, read_only
+from atomr_trio import (
+    CommandFailed,
+    ContextLost,
+    DeviceClosed,
+    DeviceFailed,
+    InvalidArgument,
+    RestartPolicy,
+    StaleArray,
+    read_only,
+)
 from atomr_trio._arrays.memory import DeviceMemory
 from atomr_trio._device import supervisor
 from atomr_trio._device.device import core_of
@@ -531,3 +540,44 @@ async def test_a_cancelled_request_lets_those_behind_it_go_on(pair):
 async def leave_soon(scope: trio.CancelScope) -> None:
     await trio.testing.wait_all_tasks_blocked(0.02)
     scope.cancel()
+
+
+@pytest.mark.parametrize("when", ["first", "after the loss of the worker", "after the loss of the owner"])
+async def test_a_thousand_copies_in_one_batch_whether_the_memory_is_mapped_or_not(pair, when):
+    a, b = pair
+    large = a.zeros(70 * MIB, np.uint8)  # in a chunk that nobody else has mapped
+    await large.fill(3)
+    y = [b.empty(100, np.uint8) for _ in range(10)]
+    if when != "first":
+        lost = b if when == "after the loss of the worker" else a
+        await y[0].copy_from(large[:100])
+        generation = lost.generation
+        kill_worker(lost)
+        await next_generation(lost, generation)
+    async with b.batch() as batch:
+        for number in range(1000):
+            batch.copy_from(y[number % 10], large[number * 100 : (number + 1) * 100])
+    for each in y:
+        assert (await each.to_host() == 3).all()
+    assert a.generation + b.generation == (2 if when == "first" else 3)
+
+
+@pytest.mark.parametrize("gated_device", [0, 1])
+async def test_closing_in_the_middle_of_a_copy_settles_it_once(gated_device):
+    """It is under way on its own device, or waits for what the other one does."""
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as outer:
+            async with open_group(2, close_timeout=0.2) as devices:
+                a, b = devices
+                (spin,) = await compile_rogue(devices[gated_device], "spin")
+                (touch,) = await compile_rogue(a, "touch")
+                word = devices[gated_device].zeros(1, np.int32)
+                await word.to_host()
+                x, y = await a.to_device(NUMBERS), await b.to_device(NUMBERS)
+                await y.copy_from(x)
+                spin.launch_nowait(1, 1, word.address)
+                if gated_device == 0:
+                    touch.launch_nowait(*SHAPE, x, N)
+                copying = Call(outer, y.copy_from, x)
+                assert await waits(copying)
+        assert isinstance(copying.error, DeviceClosed)
