@@ -16,6 +16,7 @@
 #   make bench-blas    products of matrices beside the bare cuBLAS and cuBLASLt, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-fft     Fourier transforms and their plans beside the bare cuFFT, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-random  random numbers beside the bare cuRAND, CuPy and PyTorch; BACKEND=gpu for the real device
+#   make bench-peers   copies between two devices beside the bare driver, and one program that drives both; BACKEND=gpu for real devices
 #   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
@@ -66,7 +67,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
 # The benchmarks, and the program of each.
-BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random
+BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random bench-peers
 bench: PROGRAM := speed.py
 bench-all: PROGRAM := bench_all.py
 bench-compare: PROGRAM := compare.py
@@ -80,6 +81,7 @@ bench-nvrtc: PROGRAM := nvrtc.py
 bench-blas: PROGRAM := blas.py
 bench-fft: PROGRAM := fft.py
 bench-random: PROGRAM := random_numbers.py
+bench-peers: PROGRAM := peers.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 

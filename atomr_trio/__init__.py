@@ -53,7 +53,9 @@ if TYPE_CHECKING:
     from ._compiling.service import CompileStatistics as CompileStatistics
     from ._device.batch import Batch as Batch
     from ._device.device import Device as Device
-    from ._device.open import open_device as open_device
+    from ._device.group import Devices as Devices
+    from ._device.open import open_device as open_device, open_devices as open_devices
+    from ._device.reservation import Reservation as Reservation
     from ._memory.map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
     from ._supervision.policy import RestartPolicy as RestartPolicy
     from ._values.errors import (
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
         DeviceError as DeviceError,
         DeviceFailed as DeviceFailed,
         InvalidArgument as InvalidArgument,
+        ItemsLost as ItemsLost,
         LibraryNotFound as LibraryNotFound,
         NotFiniteError as NotFiniteError,
         NotPositiveDefiniteError as NotPositiveDefiniteError,
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
         DeviceEvent as DeviceEvent,
         DeviceGaveUp as DeviceGaveUp,
         EventsDropped as EventsDropped,
+        MemberEvent as MemberEvent,
         StandbyLost as StandbyLost,
         StandbyReady as StandbyReady,
         Subscription as Subscription,
@@ -105,11 +109,19 @@ if TYPE_CHECKING:
         Parameter as Parameter,
         ParameterKind as ParameterKind,
     )
+    from ._values.placement import (
+        DeviceSnapshot as DeviceSnapshot,
+        LeastLoaded as LeastLoaded,
+        MostFree as MostFree,
+        Placement as Placement,
+        RoundRobin as RoundRobin,
+    )
     from ._values.signatures import KernelSignature as KernelSignature
     from ._values.state import DeviceState as DeviceState
     from ._values.statistics import (
         ActorStatistics as ActorStatistics,
         DeviceStatistics as DeviceStatistics,
+        GroupStatistics as GroupStatistics,
         LaneStatistics as LaneStatistics,
         MemoryStatistics as MemoryStatistics,
     )
@@ -152,6 +164,7 @@ _HOMES = {
         "DeviceError",
         "DeviceFailed",
         "InvalidArgument",
+        "ItemsLost",
         "LibraryNotFound",
         "NotFiniteError",
         "NotPositiveDefiniteError",
@@ -173,6 +186,7 @@ _HOMES = {
         "DeviceEvent",
         "DeviceGaveUp",
         "EventsDropped",
+        "MemberEvent",
         "StandbyLost",
         "StandbyReady",
         "Subscription",
@@ -182,10 +196,19 @@ _HOMES = {
     "_values.info": ("DeviceInfo", "KernelAttributes", "Occupancy"),
     "libraries.lanes.verbs": ("Event", "Lane"),
     "_memory.map": ("MemoryChunk", "MemoryMap", "MemoryPiece"),
-    "_device.open": ("open_device",),
+    "_device.group": ("Devices",),
+    "_device.open": ("open_device", "open_devices"),
+    "_device.reservation": ("Reservation",),
     "_values.parameters": ("Elements", "Parameter", "ParameterKind"),
+    "_values.placement": ("DeviceSnapshot", "LeastLoaded", "MostFree", "Placement", "RoundRobin"),
     "_values.signatures": ("KernelSignature",),
-    "_values.statistics": ("ActorStatistics", "DeviceStatistics", "LaneStatistics", "MemoryStatistics"),
+    "_values.statistics": (
+        "ActorStatistics",
+        "DeviceStatistics",
+        "GroupStatistics",
+        "LaneStatistics",
+        "MemoryStatistics",
+    ),
     "_values.state": ("DeviceState",),
     "_supervision.policy": ("RestartPolicy",),
     "libraries.fft.callbacks": ("FftCallback",),

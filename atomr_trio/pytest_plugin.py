@@ -14,18 +14,21 @@ import logging
 import math
 import os
 from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from . import ContextWasLost, Device
-    from .testing import PoolStatistics, WorkerPool
+    from . import ContextWasLost, Device, Devices
+    from .testing import PoolStatistics, WorkerPool, WorkerPools
 
 HANG_TIMEOUT = 60.0
 """Seconds that one command may run in a test, unless ``--gpu-hang-timeout`` says otherwise."""
 
-MARKER = "gpu_faults: the test loses the context of its gpu_device on purpose, and does not fail by that alone"
+MARKERS = (
+    "gpu_faults: the test loses the context of its gpu_device or devices on purpose, and does not fail by that alone",
+    "gpus(count): the test needs so many GPUs, which the fixture devices opens; it is skipped where there are fewer",
+)
 
 _CLOSE_TIMEOUT = 5.0
 """Seconds; nothing runs any more by then, but a busy machine may take long to reset a worker."""
@@ -37,7 +40,8 @@ _COLLECTING = logging.INFO - 1
 """The level of the devices' log while it is collected; no test would choose it."""
 
 _losses: pytest.StashKey[list[str]] = pytest.StashKey()
-_summary: pytest.StashKey[str] = pytest.StashKey()
+_summary: pytest.StashKey[list[str]] = pytest.StashKey()
+_count: pytest.StashKey[int] = pytest.StashKey()
 
 
 # --- options ----------------------------------------------------------------------------------------------------------
@@ -70,8 +74,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker."""
-    config.addinivalue_line("markers", MARKER)
+    """Register the markers."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
 
 
 def _device_index(wanted: int | str, backend: str) -> int:
@@ -93,6 +98,35 @@ def _count_devices(backend: str) -> int:
     return sum(library.get("devices", 0) for library in ask_libraries())  # in a process of its own
 
 
+def _count_once(config: pytest.Config) -> int:
+    """Return the number of devices, which is asked for once in a session."""
+    if _count not in config.stash:
+        from ._values.backends import chosen_backend
+
+        config.stash[_count] = _count_devices(chosen_backend(config.getoption("gpu_backend")))
+    return config.stash[_count]
+
+
+def _wanted_gpus(item: Any) -> int | None:
+    """Return the number of GPUs that a test is marked with; None without a mark."""
+    marker = item.get_closest_marker("gpus")
+    if marker is None:
+        return None
+    match marker.args:
+        case (int(count),) if count >= 1 and not marker.kwargs and not isinstance(count, bool):
+            return count
+    raise pytest.UsageError(f"{item.nodeid}: the mark gpus takes a number of GPUs, as in @pytest.mark.gpus(2)")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that is marked with more GPUs than there are."""
+    wanted = _wanted_gpus(item)
+    if wanted is not None:
+        count = _count_once(item.config)
+        if count < wanted:
+            pytest.skip(f"{item.name} needs {wanted} GPUs, and {count} {'is' if count == 1 else 'are'} there")
+
+
 # --- fixtures ---------------------------------------------------------------------------------------------------------
 
 
@@ -105,7 +139,21 @@ def gpu_worker_pool(pytestconfig: pytest.Config) -> Iterator[WorkerPool]:
     backend = chosen_backend(pytestconfig.getoption("gpu_backend"))
     with WorkerPool(_device_index(pytestconfig.getoption("gpu_index"), backend), backend) as pool:
         yield pool
-        pytestconfig.stash[_summary] = f"device {pool.index} ({backend}): {_in_words(pool.statistics())}"
+        line = f"device {pool.index} ({backend}): {_in_words(pool.statistics())}"
+        pytestconfig.stash.setdefault(_summary, []).append(line)
+
+
+@pytest.fixture(scope="session")
+def gpu_worker_pools(pytestconfig: pytest.Config) -> Iterator[WorkerPools]:
+    """The `atomr_trio.testing.WorkerPools` of the session, for tests that open groups of devices themselves."""
+    from ._values.backends import chosen_backend
+    from .testing import WorkerPools
+
+    backend = chosen_backend(pytestconfig.getoption("gpu_backend"))
+    with WorkerPools(backend) as pools:
+        yield pools
+        lines = [f"device {index} of groups: {_in_words(now)}" for index, now in pools.statistics().items()]
+        pytestconfig.stash.setdefault(_summary, []).extend(lines)
 
 
 @pytest.fixture
@@ -131,7 +179,41 @@ async def gpu_device(request: pytest.FixtureRequest, gpu_worker_pool: WorkerPool
             yield device
             await _come_to_rest(device)
         losses = [event async for event in events if isinstance(event, ContextWasLost)]
-        request.node.stash[_losses] = [_in_full(loss) for loss in losses if loss.reported_by != RESTARTER]
+        told = [_in_full(loss) for loss in losses if loss.reported_by != RESTARTER]
+        request.node.stash.setdefault(_losses, []).extend(told)
+
+
+@pytest.fixture
+async def devices(request: pytest.FixtureRequest, gpu_worker_pools: WorkerPools) -> AsyncIterator[Devices]:
+    """A group of devices for one test: as many as its mark ``gpus`` says, or all that there are.
+
+    They are opened like `gpu_device`, and with the strategy `"one_for_one"`.
+    """
+    from . import ContextWasLost, MemberEvent, RestartPolicy, open_devices
+    from ._device.device import RESTARTER
+    from ._generation.process import MAX_DEVICES
+
+    count = _wanted_gpus(request.node) or min(_count_once(request.config), MAX_DEVICES)
+    never = RestartPolicy(intensity=math.inf)
+    with _collected_output(request.node), contextlib.ExitStack() as stack, _own_advice():
+        async with open_devices(
+            range(max(1, count)),
+            backend=gpu_worker_pools.backend,
+            workers=gpu_worker_pools,
+            hang_timeout=request.config.getoption("gpu_hang_timeout"),
+            close_timeout=_CLOSE_TIMEOUT,
+            restart_policy=never,
+            group_policy=never,
+            guarded=True,
+        ) as group:
+            events = stack.enter_context(group.events(buffer=_EVENTS))
+            yield group
+            for device in group:
+                await _come_to_rest(device)
+        found = [event async for event in events if isinstance(event, MemberEvent)]
+        losses = [(each.device, each.event) for each in found if isinstance(each.event, ContextWasLost)]
+        told = [f"device {index}: {_in_full(loss)}" for index, loss in losses if loss.reported_by != RESTARTER]
+        request.node.stash.setdefault(_losses, []).extend(told)
 
 
 @contextlib.contextmanager
@@ -186,12 +268,12 @@ def _collected_output(item: pytest.Item) -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-trio, whose error helps less
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
-    """Refuse a `gpu_device` in a test that is not an async test of pytest-trio."""
-    ours = fixturedef.argname == "gpu_device" and fixturedef.func.__module__ == __name__
+    """Refuse a `gpu_device`, and `devices`, in a test that is not an async test of pytest-trio."""
+    ours = fixturedef.argname in ("gpu_device", "devices") and fixturedef.func.__module__ == __name__
     if ours and request.node.get_closest_marker("trio") is None:
         pytest.fail(
-            "gpu_device is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = true in "
-            "pytest's settings, or mark the test with @pytest.mark.trio",
+            f"{fixturedef.argname} is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = "
+            "true in pytest's settings, or mark the test with @pytest.mark.trio",
             pytrace=False,
         )
 
@@ -219,7 +301,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     """Print the number of processes that the tests have used."""
     if _summary in config.stash:
         terminalreporter.write_sep("-", "gpu workers")
-        terminalreporter.write_line(config.stash[_summary])
+        for line in config.stash[_summary]:
+            terminalreporter.write_line(line)
 
 
 def _in_full(loss: ContextWasLost) -> str:

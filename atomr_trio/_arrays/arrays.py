@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Awaitable, Callable, Hashable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Iterator, Sequence
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, SupportsIndex, final
 
@@ -465,18 +465,22 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
     # --- moving bytes -------------------------------------------------------------------------------------------------
 
+    @trio.lowlevel.enable_ki_protection
     async def to_host(self) -> npt.NDArray[Any]:
         """Return a new C-contiguous numpy array with the elements, of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
         Raises `InvalidArgument` if the array was freed, `StaleArray` if it is torn or lost, `ContextLost` if the
         context is lost meanwhile.
         """
-        self._storage.device.home.check_task()
+        storage = self._storage
+        storage.device.home.check_task()
         host = np.empty(self.shape, self.dtype)
-        await self._storage.placed()
-        await self._storage.memory.transfers.copy_out(self, host)
+        if type(storage) is not Storage:
+            await storage.placed()
+        await storage.memory.transfers.copy_out(self, host)
         return host
 
+    @trio.lowlevel.enable_ki_protection
     async def copy_to(self, out: npt.NDArray[Any]) -> None:
         """Copy the elements into a writable numpy array of the same shape and dtype (``cuMemcpyDtoHAsync``).
 
@@ -485,13 +489,20 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        self._storage.device.home.check_task()
+        storage = self._storage
+        storage.device.home.check_task()
         check_host(self, out, writable=True)
-        await self._storage.placed()
-        await self._storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
+        if type(storage) is not Storage:
+            await storage.placed()
+        await storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
 
+    @trio.lowlevel.enable_ki_protection
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
-        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on this device.
+        """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on a device.
+
+        A device array may be of this device, or of another one of the same `open_devices`. This device copies then,
+        over what connects the two, and after the other's work on the array; through the host if it cannot access the
+        other's memory.
 
         Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
         that do not lie in regular rows, is made in pieces: if it is cancelled or fails half way, the array is
@@ -499,23 +510,29 @@ class DeviceArray(metaclass=NoPublicConstructor):
         leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, ``cuMemcpy2DAsync`` for
         rows and ``cuMemcpy3DAsync`` for boxes.
 
-        Raises `InvalidArgument` if shapes, dtypes or devices differ, the two share memory, or one was freed;
-        `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the array's memory
-        and the GPU has no more; `ContextLost` if the context is lost meanwhile.
+        Raises `InvalidArgument` if shapes or dtypes differ, the two share memory, one was freed, or the devices are not
+        of one group; `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the
+        array's memory and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        self._storage.device.home.check_task()
-        if isinstance(source, DeviceArray):
-            check_like(self, source)
-            await source._storage.placed()
-            await self._storage.placed()
-            await self._storage.memory.transfers.copy_on_device(source, self)
-            return
-        if not isinstance(source, np.ndarray):
+        storage = self._storage
+        storage.device.home.check_task()
+        if type(source) is np.ndarray:
+            host = source
+        else:
+            if isinstance(source, DeviceArray):
+                if source._storage.device is not storage.device and storage.device.group is None:
+                    raise foreign(storage.device, source)
+                check_same_form(self, source)
+                await source._storage.placed()
+                await storage.placed()
+                await storage.memory.transfers.copy_on_device(source, self)
+                return
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
-        host = as_host(source)
+            host = as_host(source)
         check_host(self, host)
-        await self._storage.placed()
-        await self._storage.memory.transfers.copy_in(self, host)
+        if type(storage) is not Storage:
+            await storage.placed()
+        await storage.memory.transfers.copy_in(self, host)
 
     async def fill(self, value: complex | np.generic) -> None:
         """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.
@@ -658,6 +675,11 @@ def check_usable(device: DeviceCore, array: DeviceArray) -> None:
 def check_like(array: DeviceArray, source: DeviceArray) -> None:
     """Raise `InvalidArgument` for arrays of different devices, shapes or dtypes."""
     check_own(array._storage.device, source)
+    check_same_form(array, source)
+
+
+def check_same_form(array: DeviceArray, source: DeviceArray) -> None:
+    """Raise `InvalidArgument` for arrays of different shapes or dtypes."""
     if source.shape != array.shape:
         raise InvalidArgument(f"shapes differ: the source has {source.shape}, the target {array.shape}")
     if source.dtype != array.dtype:
@@ -669,8 +691,14 @@ async def placed(device: DeviceCore, arguments: Iterable[object]) -> None:
 
     Raises `InvalidArgument` for arrays of another device, without waiting for them.
     """
+    for array in arrays_among(arguments):
+        check_own(device, array)
+        await array._storage.placed()
+
+
+def arrays_among(arguments: Iterable[object]) -> Iterator[DeviceArray]:
+    """Yield the arrays among the arguments of a call, marked ones too."""
     for argument in arguments:
         array = getattr(argument, "array", argument)
         if isinstance(array, DeviceArray):
-            check_own(device, array)
-            await array._storage.placed()
+            yield array

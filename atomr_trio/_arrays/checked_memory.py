@@ -18,7 +18,7 @@ import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from .._memory.arena import Arena, ArenaFull, Block
+from .._memory.arena import MAX_CHUNKS, Arena, ArenaFull, Block
 from .._values.findings import from_here
 from .._values.shortage import host_limits
 
@@ -63,8 +63,8 @@ def _oldest(lane: LaneBook) -> float:
 class CheckedArena(Arena):
     """An arena that reports its arrays to a checked worker, and reuses freed memory late."""
 
-    def __init__(self, base: int, extent: int, limit: int) -> None:
-        super().__init__(base, extent, limit)
+    def __init__(self, base: int, extent: int, limit: int, most_chunks: int = MAX_CHUNKS) -> None:
+        super().__init__(base, extent, limit, most_chunks)
         self._folder: CheckFolder | None = None
         self._timeline: Timeline | None = None
         self._described: dict[Block, dict[str, Any]] = {}
@@ -130,7 +130,7 @@ class CheckedArena(Arena):
 
     def free(self, block: Block) -> None:
         """Take a block back from the program. It is not free memory yet."""
-        if block.freed:
+        if block.freed or (block.peers and self.held_by_peers(block)):
             return
         block.freed = True
         block.fast = 0

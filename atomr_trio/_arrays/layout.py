@@ -23,7 +23,7 @@ MAX_PITCH = 2**31 - 1
 """The widest pitch that the driver's copies and fills of rows take."""
 
 
-@attrs.frozen
+@attrs.frozen(cache_hash=True)
 class Box:
     """`depth` planes of `height` rows of `width` bytes; each side has its own offset and its own steps between them."""
 
@@ -188,10 +188,11 @@ class Packing:
     """The array's strides in that order, all made positive."""
     offset: int
     """Bytes from the array's first element to the one that is packed first."""
+    is_plain: bool = attrs.field(init=False)
+    """True if the packing order is that of the array."""
 
-    @property
-    def is_plain(self) -> bool:
-        """True if the packing order is that of the array."""
+    @is_plain.default
+    def _is_plain(self) -> bool:
         return self.order == tuple(range(len(self.order))) and not any(self.flipped)
 
     def apply(self, host: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex
 
@@ -14,8 +14,9 @@ import trio
 
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.generation import Generation
+from .._generation.peers import Peers
 from .._generation.process import address_range
-from .._memory.arena import MAX_CHUNKS, Arena, ArenaFull, Block, Bound, Recipe
+from .._memory.arena import Arena, ArenaFull, Block, Bound, Recipe
 from .._supervision.closing import close_in_thread, closed
 from .._supervision.mailbox import Request
 from .._values.dtypes import check_dtype
@@ -35,6 +36,10 @@ _FEWER_GUARDED = "free arrays, or make fewer guarded ones: each of those takes a
 _SHORT_OF: Final = MappingProxyType[Bound, tuple[str, str]](
     {
         "memory": ("the limit is {limit:,}", "free arrays, or raise memory_limit= of open_device"),
+        "promised": (
+            "{promised:,} of the limit of {limit:,} are reserved for others",
+            "free arrays, reserve memory for this work too, or raise memory_limit=",
+        ),
         "chunks": ("a device may have no more chunks", _FEWER_GUARDED),
         "addresses": ("no free range of addresses is long enough", _FEWER_GUARDED),
     }
@@ -148,11 +153,12 @@ class DeviceMemory(DevicePart):
         self.arena.describe(block, shape, dtype)
 
     def _full(self, full: ArenaFull) -> OutOfDeviceMemory:
-        text, advice = _SHORT_OF[full.bound]
+        form, advice = _SHORT_OF[full.bound]
+        text = form.format(limit=full.limit, promised=full.promised)
         plans = f", and libraries have {full.workspaces:,} for their workspaces" if full.workspaces else ""
         return OutOfDeviceMemory(
-            f"{full.requested:,} bytes do not fit: {text.format(limit=full.limit)}, arrays hold {full.in_use:,} "
-            f"and {full.reserved:,} are reserved in {full.chunks} chunks of {MAX_CHUNKS}{plans}",
+            f"{full.requested:,} bytes do not fit: {text}, arrays hold {full.in_use:,} "
+            f"and {full.reserved:,} are reserved in {full.chunks} chunks of {self.arena.most_chunks}{plans}",
             device=self.device.index,
             generation=self.device.generation,
             operation="empty",
@@ -197,7 +203,7 @@ class DeviceMemory(DevicePart):
             if limit is None:
                 free = self.device.info.free_memory - options.standby * STANDBY_BYTES
                 limit = max(0, int(free * DEFAULT_MEMORY_SHARE))
-            self.maybe_arena = (CheckedArena if self._checked else Arena)(base, extent, limit)
+            self.maybe_arena = (CheckedArena if self._checked else Arena)(base, extent, limit, options.most_chunks)
             self.maybe_arena.orphans = self.orphans
             generation.arena = self.maybe_arena
         if isinstance(self.maybe_arena, CheckedArena):
@@ -237,16 +243,33 @@ class DeviceMemory(DevicePart):
 
 
 class QuarantineGate:
-    """Keeps requests out of the mailboxes while a lost worker may still touch their memory."""
+    """Keeps requests out of the mailboxes while a lost worker, or another device, may still touch their memory."""
 
     def __init__(self, memory: DeviceMemory) -> None:
         self._memory = memory
 
     def shut(self, request: Request) -> bool:
         """Return whether the request has to wait."""
+        device = self._memory.device
+        return self._quarantined(request) or (
+            device.group is not None and device.part(Peers).blocked(request.accesses())
+        )
+
+    async def wait(self, request: Request, check: Callable[[], None]) -> None:
+        """Wait until it need not any more; `check` raises an error when it must not wait on."""
+        device = self._memory.device
+        if device.group is None:
+            while self._quarantined(request):
+                await device.changed.wait()
+                check()
+            return
+        peers = device.part(Peers)
+        with peers.wishing(request.accesses()) as wish:
+            while self._quarantined(request) or peers.blocked(request.accesses(), wish):
+                peers.press(request.accesses())
+                await device.group.wait()
+                check()
+
+    def _quarantined(self, request: Request) -> bool:
         arena = self._memory.maybe_arena
         return arena is not None and bool(arena.quarantine) and any(map(arena.quarantined, request.blocks()))
-
-    async def wait(self) -> None:
-        """Wait until that may have changed."""
-        await self._memory.device.changed.wait()

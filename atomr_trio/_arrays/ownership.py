@@ -53,6 +53,7 @@ def foreign(device: DeviceCore, thing: Owned) -> InvalidArgument:
         f"{thing!r} belongs to another device: it is of device {which}, and was given to device {device.index}",
         device=device.index,
         generation=device.generation,
-        advice="copy arrays through the host, `await dev.to_device(await array.to_host())`; compile kernels, capture "
-        "graphs and open lanes on the device itself.",
+        advice="open the devices as one group, by `open_devices`, so that arrays can be copied from one to another; or "
+        "copy them through the host, `await dev.to_device(await array.to_host())`. Compile kernels, capture graphs and "
+        "open lanes on the device itself.",
     )

@@ -128,7 +128,7 @@ class BatchSender:
         """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
         self._staging = device.part(Transfers).staging
-        self._memory = device.part(DeviceMemory)
+        self.memory: DeviceMemory = device.part(DeviceMemory)
         self._requests: collections.deque[CommandRequest | BatchCopy] = collections.deque()
         self._copies: BatchCopies | None = None
         self._calls = 0
@@ -139,7 +139,7 @@ class BatchSender:
         self.moves: Moves | None = None
         """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
-        self._special: dict[Callable[[Mailbox, list[DeviceError]], ShortLaunches], ShortLaunches] = {}
+        self._special: dict[tuple[object, str], ShortLaunches] = {}
 
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:
@@ -150,7 +150,7 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
-        self._copies = BatchCopies(generation, self.device.memory_actor.mailbox, self.slots)
+        self._copies = BatchCopies(self.device, generation, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path = self.device.part(BatchPaths).of(generation)
@@ -231,7 +231,7 @@ class BatchSender:
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
             if new is not None:
-                result = call.new_result(self._memory)
+                result = call.new_result(self.memory)
                 block = result._storage.block
                 if launcher(call, (*arrays, block), owner, block):
                     self.launched = True
@@ -275,9 +275,10 @@ class BatchSender:
 
     def owner(self, kind: CallKind, make: Callable[[Mailbox, list[DeviceError]], Owner]) -> Owner:
         """Return what receives the outcomes of calls of this engine on the short way, of a class of its own."""
-        owner = self._special.get(make)
+        key = make, kind.later.engine
+        owner = self._special.get(key)
         if owner is None:
-            owner = self._special[make] = make(self.mailbox_of(kind), self._errors)
+            owner = self._special[key] = make(self.mailbox_of(kind), self._errors)
         return owner  # type: ignore[return-value]
 
     def mailbox_of(self, kind: CallKind) -> Mailbox:
@@ -291,15 +292,20 @@ class BatchSender:
 
     @trio.lowlevel.enable_ki_protection
     def copy(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> bool:
-        """Copy between two checked arrays by the short way; return false if it has to go the general way."""
-        self.check()
-        copies = known(self._copies, "a batch that takes calls was entered")
+        """Copy between two checked arrays by the short way; return false if it has to go the general way.
+
+        The caller has called `check`.
+        """
+        copies, requests = self._copies or known(self._copies, "a batch that takes calls was entered"), self._requests
+        if requests and requests[0].answered:
+            self.hear_answered()
         copy = copies.plan(array, host, way)
         if copy is None:
             return False
-        self._check_room(way.lane, copy.count)
+        if self._calls + copy.path.book.unfinished >= BATCH_LIMIT:
+            self._check_room(way.lane, copy.count)
         copies.send(copy)
-        self._requests.append(copy)
+        requests.append(copy)
         self._calls += 1
         return True
 
@@ -308,6 +314,8 @@ class BatchSender:
         """Send a call that is one command."""
         try:
             generation = self._check_room(request.lane, 1)
+            if generation.admission.waits_for_peers(request):
+                raise generation.admission.refusal(request)
             if request.takes_slot:
                 request.equip(self.slots.acquire)
             self._begin(request, generation)
@@ -329,6 +337,9 @@ class BatchSender:
             self.slots.check(sum(request.slot_bytes for request in requests if request.takes_slot))
             for lane in {request.lane for request in requests}:
                 generation = self._check_room(lane, len(requests))
+            for request in requests:
+                if generation.admission.waits_for_peers(request):
+                    raise generation.admission.refusal(request)
             for request in requests:
                 if request.takes_slot:
                     request.equip(self.slots.acquire)

@@ -176,6 +176,8 @@ Source = tuple[int, int]
 """Where a word comes from: the address of an array by its number, or what `NEW` stands for, and so many bytes more."""
 NEW: Final = -1
 """The address of the new result, or the place of the answer."""
+NUMBER: Final = -2
+"""A number that is given with each call; what stands beside it is its number among these."""
 
 
 class KnownCall:
@@ -245,7 +247,7 @@ class KnownCall:
         return arrays[place] if type(place) is int else tuple([arrays[each] for each in place])  # type: ignore[union-attr]
 
     def words(self, arrays: Sequence[DeviceArray], new: int) -> list[int]:
-        """Return the words of a call on these arrays."""
+        """Return the words of a call on these arrays, which is given no numbers."""
         return [(new if number == NEW else arrays[number].address) + more for number, more in self.sources]
 
     def new_result(self, memory: DeviceMemory) -> DeviceArray:
@@ -297,27 +299,45 @@ class KnownCalls(DevicePart):
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
-        self._calls: dict[Hashable, KnownCall] = {}
-        self.find: Callable[[Hashable], KnownCall | None] = self._calls.get
-        """Return the call of a key, if it was made before."""
+        self._calls: dict[Hashable, Any] = {}
+        self.find: Callable[[Hashable], Any] = self._calls.get
+        """Return the call of a key, or the series, if it was made before; else None."""
 
     def learn(
-        self, question: Question, requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+        self,
+        question: Question,
+        requests: Sequence[CommandRequest],
+        made: Sequence[DeviceArray],
+        result: object,
+        series: Callable[[Question, Sequence[CommandRequest], Sequence[DeviceArray], object], object],
     ) -> None:
-        """Keep a call of these requests and `made` new arrays, if it is one command that can be repeated."""
+        """Keep a call of these requests and `made` new arrays, if it is one command that can be repeated.
+
+        Otherwise keep what `series` returns for it, unless that is None (``series.py``).
+        """
         key, arrays = question
-        call = _repeatable(arrays, requests, made, result)
-        if call is None:
-            return
+        call: object = _repeatable(arrays, requests, made, result) or series(question, requests, made, result)
+        if call is not None:
+            self.keep(key, call)
+
+    def keep(self, key: Hashable, call: object) -> None:
+        """Keep a call, or a series, by its key."""
         if self._calls.pop(key, None) is None and len(self._calls) >= _MOST_KNOWN:
             del self._calls[next(iter(self._calls))]
         self._calls[key] = call
 
 
 def _repeatable(
-    arrays: tuple[DeviceArray, ...], requests: Sequence[CommandRequest], made: Sequence[DeviceArray], result: object
+    arrays: tuple[DeviceArray, ...],
+    requests: Sequence[CommandRequest],
+    made: Sequence[DeviceArray],
+    result: object,
+    numbers: Sequence[int] = (),
 ) -> KnownCall | None:
-    """Return what is kept of a verb; None unless it is one command, and only its words depend on its memory."""
+    """Return what is kept of a verb; None unless it is one command, and only its words depend on its memory.
+
+    The words at the places `numbers` in its payload are given with each call.
+    """
     kind = requests[0].kind if len(requests) == 1 else None
     if kind is None or kind.later.mode is not Mode.ENQUEUES or len(made) > 1:
         return None
@@ -336,6 +356,7 @@ def _repeatable(
     if not roles.keys() <= set(blocks):
         return None
     access = tuple((blocks.index(block), role) for block, role in roles.items())
+    words |= {place: (NUMBER, index) for index, place in enumerate(numbers)}
     if request.answer is not None:
         answer = _answer_of(request, result)
         words[STAGING_AT] = (NEW, 0)

@@ -15,10 +15,9 @@ to itself. The function gets the kernel with each call, and is dropped when the 
 from __future__ import annotations
 
 import struct
-import time
 import weakref
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy.typing as npt
 import trio
@@ -28,12 +27,13 @@ from .._arrays.arrays import DeviceArray
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState, Ticket
+from .._memory.arena import Block, ChunkState, Recipe, Ticket
+from .._memory.peers import PeerBlock
 from .._supervision.home import this_thread
 from .._supervision.mailbox import Mailbox
 from .._transfers.transfers import Transfers
 from .._values.errors import DeviceError
-from .._values.parameters import Dimensions
+from .._values.parameters import Dimensions, Parameter
 from .._values.signatures import KernelSignature
 from .._values.statistics import Outcome
 from .._wire.protocol import (
@@ -50,8 +50,16 @@ from .._wire.protocol import (
 from .._wire.records.module import LAUNCH
 from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
 from .encoder import encoder
+from .first_fills import FilledFirst, first_fill
 from .known import HostAnswer, KnownCall
-from .repeating import CallLauncher, FixedCall, RepeatedCall, call_launcher, fixed_launcher
+from .repeating import (
+    CallLauncher,
+    FixedCall,
+    RepeatedCall,
+    call_launcher,
+    fixed_launcher,
+    words_of_call_launcher,
+)
 
 if TYPE_CHECKING:
     from .._generation.actor import Actor
@@ -109,12 +117,9 @@ Launcher = Callable[[Any, Dimensions, Dimensions, int, tuple[object, ...], Launc
 owner, which is told of the end. A prepared launch has the grid and all up to its arguments itself, so zeros and
 nothing are given for them."""
 
+Call = TypeVar("Call", bound=RepeatedCall)
+
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
-_TURN_SECONDS = 12e-6
-"""In a turn of the scheduler that is not longer no other task has done anything that matters."""
-_GLANCE_SECONDS = 20e-6
-"""So long a task looks for its ticket between two turns of the scheduler, if it is alone: see `AwaitedLaunch.wait`. By
-the worker's loop of Python a ticket takes about 17."""
 _MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
@@ -178,10 +183,14 @@ class LaunchPath:
 
     def learn_graph(self, launch: FixedCall) -> CallLauncher:
         """Prepare the short way for the launches of a graph that the worker has built, and return it."""
-        launcher: CallLauncher | None = self.launchers.get(launch._key)
+        return self.learned(launch, fixed_launcher)
+
+    def learned(self, call: Call, make: Callable[[LaunchPath, Call], CallLauncher]) -> CallLauncher:
+        """Return the short way of a call, which `make` makes if there is none yet."""
+        launcher: CallLauncher | None = self.launchers.get(call._key)
         if launcher is None:
-            launcher = fixed_launcher(self, launch)
-            self._keep(launch, launcher)
+            launcher = make(self, call)
+            self._keep(call, launcher)
         return launcher
 
     def admit(self, operands: Sequence[Operand]) -> bool:
@@ -195,38 +204,48 @@ class LaunchPath:
         if arena.quarantine:
             return False
         reached, number = generation.timeline.reached, generation.number
+        fills = 0
         for block, role in operands:
-            if block.fast != token and not (block in arena.blocks and self._is_free(block, role, reached)):
-                return False
+            if block.fast != token:
+                known = block in arena.blocks or isinstance(block, PeerBlock)
+                if not (known and self._is_free(block, role, reached)):
+                    return False
+                fills += block.recipe is not None
+        if fills and not self.has_room(fills + 1):
+            return False
         for block, role in operands:
             if block.fast != token:
                 block.settle(number)
+                if block.recipe is not None:
+                    self._fill_first(block, block.recipe)
+                    continue
                 if role is not Role.READ:
                     block.written = True
                 block.fast = 0
                 generation.order.promote(block, lane)
         return True
 
-    def admit_all(self, arguments: Sequence[object]) -> bool:
+    def admit_all(self, arguments: Sequence[object], parameters: Sequence[Parameter]) -> bool:
         """Make the arrays among a kernel's arguments its lane's alone, if no other lane has work on any of them.
 
-        Returns whether something has changed, so that the launch may be tried again.
+        Returns whether something has changed, so that the launch may be tried again. An array that nothing has written
+        yet is left to the general way if the kernel only reads it.
         """
-        arena = self.generation.arena
-        if not arena.quarantine:
-            arrays = [each.array if isinstance(each, _MARKED) else each for each in arguments]
-            blocks = {each._block for each in arrays if type(each) is DeviceArray and each._block.fast != self.token}
-            reached = self.generation.timeline.reached
-            if (
-                blocks
-                and blocks <= arena.blocks
-                and all(block.written and self._is_free(block, Role.WRITE, reached) for block in blocks)
-            ):
-                for block in blocks:
-                    block.settle(self.generation.number)
-                    self.generation.order.promote(block, self.book.index)
-                return True
-        return False
+        token, operands = self.token, []
+        for argument, parameter in zip(arguments, parameters, strict=False):
+            array = argument.array if isinstance(argument, _MARKED) else argument
+            if type(array) is DeviceArray:
+                block = array._storage.block
+                if block.fast != token:
+                    if not block.written and block.recipe is None and (parameter.reads or type(argument) is ReadOnly):
+                        return False
+                    operands.append((block, Role.WRITE))
+        return bool(operands) and self.admit(operands)
+
+    def has_room(self, count: int) -> bool:
+        """Return whether so many records may go this way now."""
+        last = self.sender.sent + count
+        return last <= self.last_record or (self.look_again() and last <= self.last_record)
 
     def is_fresh(self, block: Block) -> bool:
         """Return whether no command has used a block yet, and only this lane may still work on its memory.
@@ -241,6 +260,7 @@ class LaunchPath:
             or block.recipe is not None
             or block.lost is not None
             or block.chunk.state is not ChunkState.READY
+            or block.peers
             or not self.book.open
         ):
             return False
@@ -254,17 +274,36 @@ class LaunchPath:
                     return False
         return True
 
+    def _fill_first(self, block: Block, recipe: Recipe) -> None:
+        """Send the fill of a block that is free, ahead of the call that touches it. There is room."""
+        found = first_fill(recipe)
+        assert found is not None
+        fill, count, bits = found
+        mine = self.book.index, self.book.issued + 1
+        owner = FilledFirst(block, recipe, mine)
+        launcher = self.learned(fill, words_of_call_launcher)
+        if not launcher(fill, (block,), owner, None, 0, (block.address, count, bits)):
+            raise AssertionError("there was room for the record")
+        recipe.ticket = mine[1]
+        block.writer, block.readers, block.written, block.fast = mine, {}, True, self.token
+
     def _is_free(self, block: Block, role: Role, reached: Callable[[Ticket], bool]) -> bool:
         if (
             block.freed
             or block.lost is not None
             or block.torn is not None
-            or block.recipe is not None
             or block.chunk.state is not ChunkState.READY
+            or (
+                block.recipe is not None
+                and (self.book.index != LANE_COMPUTE or bool(block.peers) or first_fill(block.recipe) is None)
+            )
         ):
             return False
         others = self.generation.order.others
         if others is not None and others.uses(block):
+            return False
+        peers = self.generation.order.peers
+        if block.peers and not (peers is not None and peers.takes_alone(block)):
             return False
         if block.epoch != self.generation.number:
             return True
@@ -309,6 +348,7 @@ class LaunchPath:
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         encode, pack_into = encoder(kernel.signature), kernel._record.pack_into
         engine, number, length = LAUNCH.engine_number, kernel._number, kernel._record_bytes
+        parameters = kernel.signature.parameters
         del kernel
         last_grid: object = None
         last_block: object = None
@@ -336,8 +376,9 @@ class LaunchPath:
             ticket = book.issued + 1
             values = encode(arguments, token, (lane, ticket))
             if values is None:
-                if not path.admit_all(arguments):
+                if not path.admit_all(arguments, parameters):
                     return False
+                sent, ticket = sender.sent + 1, book.issued + 1
                 values = encode(arguments, token, (lane, ticket))
                 if values is None:
                     return False
@@ -386,6 +427,7 @@ class LaunchPath:
                 if used.fast != token:
                     if not path.admit(prepared._operands):
                         return False
+                    sent = sender.sent + 1  # fills of new arrays may have been sent
                     break
             ticket = book.issued + 1
             me = (lane, ticket)
@@ -412,10 +454,7 @@ class LaunchPath:
 class AwaitedLaunch:
     """One launch that went the short way, and the task that waits for it.
 
-    Its task polls for the end itself, with checkpoints, if no other task does: that saves waking the settler first.
-
-    A GPU answers a short launch in about the time of two turns of trio's scheduler, so by turns alone half a turn would
-    be lost. Therefore the task looks on between two turns, as long as one takes in which no other task has run.
+    Its task polls for the end itself, if no other task does: that saves waking the settler first.
     """
 
     __slots__ = ("_abandoned", "_done", "_error", "_mailbox", "_path", "_task")
@@ -434,23 +473,8 @@ class AwaitedLaunch:
         settler = path.generation.settler
         try:
             if settler.begin_looking():
-                words, counter, ticket = path.sender.words, path.counter, path.book.issued
-                clock = time.perf_counter
-                now = clock()
-                until = now + settler.patience
                 try:
-                    while True:
-                        before = now
-                        await trio.lowlevel.checkpoint()
-                        if self._done or words[counter] >= ticket:
-                            break
-                        now = clock()
-                        if now > until:
-                            break
-                        if now - before < _TURN_SECONDS:  # nobody else had anything to do
-                            glances_until = now + _GLANCE_SECONDS
-                            while words[counter] < ticket and now < glances_until:
-                                now = clock()
+                    await settler.look(path.counter, path.book.issued)
                 finally:
                     settler.end_looking(self)
             else:
@@ -541,7 +565,7 @@ class AwaitedLaunches(DevicePart):
         self.unheard_path: LaunchPath | None = None
         """The same for launches that nobody waits for. Those in quick succession share a ticket, as in a batch."""
         self._unheard: UnheardLaunches | None = None
-        self._memory = device.part(DeviceMemory)
+        self.memory: DeviceMemory = device.part(DeviceMemory)
         self._staging = device.part(Transfers).staging
 
     def begin(
@@ -607,7 +631,7 @@ class AwaitedLaunches(DevicePart):
         actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
         new, mailbox = call.new, actor.mailbox
-        result: Any = None if new is None else call.new_result(self._memory)
+        result: Any = None if new is None else call.new_result(self.memory)
         path = self.path or self.present_path()
         if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
             launcher = path.launchers.get(call._key) or path.learn_call(call)

@@ -2,8 +2,9 @@
 
 All fills with elements of one size are one ready record (``_wire/ready.py``), and all copies are one. Their words are
 what differs: the addresses, the size, and the bytes of an element. So a fill is short for every array and every value,
-the first one too. The general way is taken by what is not one run of bytes, by items of 16 bytes, and by an array for
-which a command of another lane must be awaited, or a chunk or a first content made.
+the first one too. What is not one run of bytes, and items of 16 bytes, are known by the form of the arrays, as calls of
+libraries are (``series.py``). The general way is taken by an array for which a command of another lane must be awaited,
+or a chunk or a first content made.
 """
 
 from __future__ import annotations
@@ -15,24 +16,21 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import numpy as np
-import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import DeviceArray, Storage
-from .._generation.core import DeviceCore, DevicePart
+from .._generation.core import DeviceCore
+from .._generation.peers import Peers
 from .._memory.arena import Block
 from .._transfers.memory import pattern_of
-from .._transfers.transfers import Transfers
 from .._values.errors import InvalidArgument
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, Verb
 from .._wire.ready import READY, new_identity, ready_head
 from .._wire.records.memory import BOX, COPY, COPY_WORDS, FILL, FILL_WORDS, MEMORY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
+from .launching import LaunchPath
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable
-
     from .._generation.timeline import LaunchOwner, Operand
 
 _WORDS: Final = 3
@@ -62,6 +60,7 @@ class _Kind:
             return self.operation, ()
         written, *read = cast("tuple[DeviceArray, ...]", arguments)
         role = Role.OVERWRITE if written._covers_block else Role.WRITE
+        # An array of another device is only read; its account has nothing that a loss tears.
         return self.operation, ((written._block, role), *((array._block, Role.READ) for array in read))
 
 
@@ -120,16 +119,25 @@ class Moves:
         if dtype is None or source._plain is not dtype or source.shape != target.shape:
             return False
         to, origin, device = target._storage, source._storage, self._device
-        if to.device is not device or origin.device is not device or to.block is origin.block:
+        if to.device is not device or to.block is origin.block:
             return False
-        if type(to) is not Storage or type(origin) is not Storage:
+        read = origin.block if origin.device is device else self._account(origin.block)
+        if read is None or type(to) is not Storage or type(origin) is not Storage:
             return False
         nbytes = math.prod(target.shape) * dtype.itemsize
         if not nbytes:
             return False
-        written, read = to.block, origin.block
+        written = to.block
         places = written.address + target._offset, read.address + source._offset
         return self._copy(*places, nbytes, written, read, (target, source), owner)
+
+    def _account(self, block: Block) -> Block | None:
+        """Return the device's account of another's block, if it has one: the general way has checked the block then."""
+        group = self._device.group
+        if group is None:
+            return None
+        peers = self._device.part(Peers)
+        return next((each for each in block.peers if each.party is peers), None)
 
 
 def moves_of(path: LaunchPath, device: DeviceCore) -> Moves:
@@ -194,6 +202,7 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
             operands = [(written, Role.WRITE)] if read is None else [(written, Role.WRITE), (read, Role.READ)]
             if not (book.open and path.admit(operands)):  # the first command of a lane opens it
                 return False
+            sent = sender.sent + 1  # fills of new arrays may have been sent
         ticket = book.issued + 1
         me = (lane, ticket)
         if fresh:
@@ -215,49 +224,3 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
         return True
 
     return move
-
-
-class ShortTransfers(DevicePart):
-    """Moves the bytes of arrays: fills and copies on the device the short way where there is one."""
-
-    def __init__(self, device: DeviceCore) -> None:
-        super().__init__(device)
-        self._launches = device.part(AwaitedLaunches)
-        transfers = device.part(Transfers)
-        self._fill = transfers.fill
-        self._copy_on_device = transfers.copy_on_device
-        self.copy_in: Callable[[DeviceArray, npt.NDArray[Any]], Awaitable[None]] = transfers.copy_in
-        """See `Transfers.copy_in`."""
-        self.copy_out: Callable[[DeviceArray, npt.NDArray[Any]], Awaitable[None]] = transfers.copy_out
-        """See `Transfers.copy_out`."""
-
-    @trio.lowlevel.enable_ki_protection
-    async def fill(self, array: DeviceArray, value: complex | np.generic) -> None:
-        """Set every element of an array; see `DeviceArray.fill`."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        path = self._free_path()
-        if path is not None:
-            awaited = AwaitedLaunch(path, self.device.memory_actor.mailbox)
-            if moves_of(path, self.device).fill(array, value, awaited):
-                await awaited.wait()
-                return
-        await self._fill(array, value)
-
-    @trio.lowlevel.enable_ki_protection
-    async def copy_on_device(self, source: DeviceArray, target: DeviceArray) -> None:
-        """Overwrite an array with another of the device; see `DeviceArray.copy_from`."""
-        await trio.lowlevel.checkpoint_if_cancelled()
-        path = self._free_path()
-        if path is not None:
-            awaited = AwaitedLaunch(path, self.device.memory_actor.mailbox)
-            if moves_of(path, self.device).copy(source, target, awaited):
-                await awaited.wait()
-                return
-        await self._copy_on_device(source, target)
-
-    def _free_path(self) -> LaunchPath | None:
-        """Return the path, if a request of the memory actor would be its next one."""
-        actor = self.device.memory_actor
-        if actor.mailbox.posted != actor.mailbox.taken or actor.current is not None:
-            return None
-        return self._launches.present_path()

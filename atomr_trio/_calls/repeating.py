@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import trio
 
@@ -32,11 +32,15 @@ from .._memory.arena import Block, ChunkState
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
 from .._wire.ready import READY
 from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .known import NEW, KnownCall, Source
+from .known import NEW, NUMBER, KnownCall, Source
 
 if TYPE_CHECKING:
     from .._generation.timeline import LaunchOwner
     from .launching import LaunchPath
+
+
+_NEVER: Final = -1
+"""The mask of a fence that follows no record."""
 
 
 class RepeatedCall(Launchable, Protocol):
@@ -69,6 +73,16 @@ class FixedCall(RepeatedCall, Protocol):
     reads: tuple[Block, ...]
     writes: tuple[Block, ...]
 
+    @property
+    def changes(self) -> Mapping[int, object]:
+        """What must be sent in front of the next one."""
+
+    def bring(self, path: LaunchPath, given: tuple[object, ...]) -> bool:
+        """Send the changes ahead of a call with these objects. Returns false, without any effect, if that cannot be.
+
+        There is room for one more record then.
+        """
+
 
 class CallLauncher(Protocol):
     """The function of one form of calls."""
@@ -80,18 +94,19 @@ class CallLauncher(Protocol):
         owner: LaunchOwner,
         new: Block | None = None,
         word: int = 0,
+        numbers: Sequence[int] = (),
         /,
     ) -> bool:
         """Write the record of the call into the ring. Returns false, without any effect, if it must go the general way.
 
         `given` is kept alive until the call is done. It begins with the arrays of a call that is not always on the
         same memory, and with `new`, the block of its new result, behind them. Without a new result, `word` is the place
-        of the answer. `owner` is told of the end.
+        of the answer. `numbers` are the words that come from no memory. `owner` is told of the end.
         """
 
 
 _TEXT = """
-def launch(call, given, owner, new=None, word=0):
+def launch(call, given, owner, new=None, word=0, numbers=()):
     sent = sender.sent + 1
     if not here() or (sent > path.last_record and not path.look_again()):
         return False
@@ -125,6 +140,7 @@ _CHECKS = """\
     if {different}:
         if not path.admit(({operands})):
             return False
+        sent = sender.sent + 1  # fills of new arrays may have been sent
 """
 _READS = "    b{i}.reader = me\n"
 _WRITES = """\
@@ -144,7 +160,12 @@ _CHECKS_OF_FIXED = """\
         if used.fast != token:
             if not path.admit(operands):
                 return False
+            sent = sender.sent + 1
             break
+    if call.changes:
+        if not call.bring(path, given):
+            return False
+        sent = sender.sent + 1
 """
 _NOTES_OF_FIXED = """\
     for used in writes:
@@ -158,11 +179,11 @@ _NOTES_OF_FIXED = """\
 
 def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, new: bool) -> str:
     """Return the text of the function for calls with this access to their arrays."""
-    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i != NEW)])
+    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
     operands = "".join(f"(b{i}, {role.name}), " for i, role in access)
     different = " or ".join(f"b{i}.fast != token" for i, _ in access)
     notes = "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
-    words = (f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, " for i, more in sources)
+    words = (_word(i, more) for i, more in sources)
     return _TEXT.format(
         arrays="".join(_ARRAY.format(i=i) for i in named),
         new=_NEW if new else "",
@@ -171,6 +192,13 @@ def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, 
         count=len(sources),
         words="".join(words).replace(" + 0, ", ", "),
     )
+
+
+def _word(i: int, more: int) -> str:
+    """Return a word of a record, by its source, and a comma."""
+    if i == NUMBER:
+        return f"numbers[{more}], "
+    return f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, "
 
 
 @functools.lru_cache(maxsize=1024)
@@ -191,10 +219,34 @@ def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
     return _launcher(path, call, code, {"may_take": _taker(path), "number": path.generation.number})
 
 
+def ahead_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
+    """Return the same for a call that another one follows at once, whose ticket it shares."""
+    return _launcher(path, call, _compiled(call.access, call.sources, new=False), _ahead(path, call))
+
+
 def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
     """Return the function of a call that is always on the same memory, for the lane of a path. It holds no array."""
     fixed = {"blocks": call.blocks, "operands": call.operands, "reads": call.reads, "writes": call.writes}
     return _launcher(path, call, _OF_FIXED, fixed)
+
+
+def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher:
+    """Return the function of a call on no memory, which is given all its words, for the lane of a path.
+
+    Nobody waits for such a call: another one follows at once, whose ticket it shares.
+    """
+    return _launcher(path, call, _compiled_words(len(call.places)), _ahead(path, call))
+
+
+def _ahead(path: LaunchPath, call: RepeatedCall) -> dict[str, Any]:
+    """Return what is different for a call that nobody waits for."""
+    return {"fence_mask": path.fence_mask or _NEVER, "verb": call.kind.later.number | UNSIGNED | REPEATED}
+
+
+@functools.lru_cache
+def _compiled_words(count: int) -> Any:
+    text = _TEXT.format(arrays="", new="", checks="", notes="", count=count, words="*numbers, ")
+    return compile(text, "<a repeated call>", "exec")
 
 
 def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, Any]) -> CallLauncher:
@@ -203,7 +255,6 @@ def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, A
     words, payload = len(call.places), len(call.payload)
     names: dict[str, Any] = {
         **{role.name: role for role in Role},
-        **more,
         "ASLEEP": WORKER_ASLEEP_WORD,
         "SENT": RECORDS_SENT_WORD,
         "SLOT_MASK": SLOT_MASK,
@@ -228,6 +279,7 @@ def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, A
         "wake": path.generation.settler.wake,
         "wakes": path.wakes,
         "words": sender.words,
+        **more,
     }
     found: dict[str, Callable[..., bool]] = {}
     exec(code, names, found)

@@ -86,6 +86,7 @@ _CHECKS = """\
         if used.fast != token:
             if not path.admit(operands):
                 return False
+            sent = sender.sent + 1  # fills of new arrays may have been sent
             break
 """
 _TAKES_ALL = "    for new in blocks:\n" + textwrap.indent(_TAKES, "    ")

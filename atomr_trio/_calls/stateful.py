@@ -18,26 +18,22 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from .._arrays.arrays import DeviceArray, Storage
-from .._arrays.memory import DeviceMemory
-from .._generation.requests import CallKind, Rehearsal
+from .._arrays.arrays import DeviceArray
+from .._generation.requests import Rehearsal
 from .._generation.timeline import Command, Launch, Operand
-from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
 from .._wire.programs import Program
-from .._wire.protocol import Role, Verb
-from .._wire.ready import has_room, new_identity, ready_head, with_holes
+from .._wire.protocol import Verb
 from .._wire.records.plans import PlanTable, pack_addresses
 from .batch_sender import BatchSender, ShortLaunches
 from .known import KnownCall, _repeatable
 from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
 from .plans import Plan, PlanKind, PlanRequest, Plans
-from .several_words import words_launcher
 
 if TYPE_CHECKING:
     from .._generation.core import DeviceCore
@@ -160,12 +156,8 @@ class StatefulRequest(PlanRequest):
         super().command_finished(command, error, value)
 
 
-class Position(NamedTuple):
-    """Where an execution begins, which its error tells."""
-
-    plan: StatefulPlan | None
-    """Its plan, if that has a state."""
-    plain: Callable[[], dict[str, object]]
+Position = tuple[StatefulPlan | None, Callable[[], dict[str, object]]]
+"""Where an execution begins: its plan, if that has a state; and a function that returns what its error tells."""
 
 
 class _BatchExecutions(ShortLaunches):
@@ -191,7 +183,7 @@ class _BatchExecutions(ShortLaunches):
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Count them, and keep the error of the first."""
-        error.position = self.begun[0].plain()
+        error.position = self.begun[0][1]()
         super().launches_lost(count, error)
 
 
@@ -211,41 +203,50 @@ class _AwaitedExecution(AwaitedLaunch):
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error and wake the task."""
-        error.position = self._position.plain()
+        error.position = self._position[1]()
         super().launches_lost(count, error)
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
-    position = launch[3][-1]
-    assert isinstance(position, Position)
-    if position.plan is not None:
-        position.plan.failed()
-    error.position = position.plain()
+    plan, plain = cast("Position", launch[3][-1])
+    if plan is not None:
+        plan.failed()
+    error.position = plain()
 
 
 class KnownExecution:
-    """An execution that was made before, and goes on from whatever state its plan is in."""
+    """An execution that was made before, and goes on from whatever state its plan is in.
+
+    Where the plan has no state, numbers that are given with each execution say where it begins, and only its error
+    needs to tell that.
+    """
 
     __slots__ = ("_call", "_plan")
 
-    def __init__(self, call: KnownCall, plan: StatefulPlan) -> None:
+    def __init__(self, call: KnownCall, plan: StatefulPlan | None) -> None:
         self._call = call
         self._plan = plan
 
     @classmethod
     def of(
         cls,
-        plan: StatefulPlan,
+        plan: StatefulPlan | None,
         arrays: tuple[DeviceArray, ...],
         requests: Sequence[CommandRequest],
         made: Sequence[DeviceArray],
         result: DeviceArray,
+        places: Sequence[int] = (),
     ) -> KnownExecution | None:
-        """Return the execution that `requests` are; None if it cannot be repeated."""
-        if len(requests) != 1 or type(requests[0]) is not StatefulRequest:
+        """Return the execution that `requests` are, with 64-bit numbers at `places` among the scalars.
+
+        Returns None if it cannot be repeated.
+        """
+        request = requests[0] if len(requests) == 1 else None
+        if not isinstance(request, PlanRequest) or (type(request) is StatefulRequest) is (plan is None):
             return None
-        call = _repeatable(arrays, requests, made, result)
-        return None if call is None else cls(call, plan)
+        numbers = [request.place_of_scalars + place for place in places]
+        call = _repeatable(arrays, requests, made, result, numbers)
+        return None if call is None or not call.head else cls(call, plan)
 
     def send(
         self,
@@ -254,33 +255,34 @@ class KnownExecution:
         state: object,
         plain: Callable[[], dict[str, object]],
         behind: object,
+        numbers: Sequence[int] = (),
     ) -> DeviceArray | None:
-        """Send it in a batch, from a state to the one behind. Returns its result.
+        """Send it in a batch, from a state to the one behind, or with other numbers. Returns its result.
 
         Returns None, and has no effect, if it has to go the general way.
         """
         path, call, plan = batch.path, self._call, self._plan
-        if path is None or not plan.is_in(path.generation.number, state):
+        if path is None or (plan is not None and not plan.is_in(path.generation.number, state)):
             return None
         launcher = batch.launchers.get(call._key)
         if launcher is None:
             launcher = None if batch.over else path.learn_call(call)
             if launcher is None:
                 return None
-        owner = batch.owner(call.kind, _BatchExecutions)
-        position = Position(plan, plain)
+        owner, position = batch.owner(call.kind, _BatchExecutions), (plan, plain)
         if call.new is None:
             result = arrays[0]
-            went = launcher(call, (result, position), owner)
+            went = launcher(call, (result, position), owner, None, 0, numbers)
         else:
-            result = call.new_result(batch.device.part(DeviceMemory))
+            result = call.new_result(batch.memory)
             block = result._storage.block
-            went = launcher(call, (block, position), owner, block)
+            went = launcher(call, (block, position), owner, block, 0, numbers)
         if not went:
             return None
         owner.begun.append(position)
         batch.launched = True
-        plan.begun(path.generation, behind)
+        if plan is not None:
+            plan.begun(path.generation, behind)
         return result
 
     @trio.lowlevel.enable_ki_protection
@@ -291,6 +293,7 @@ class KnownExecution:
         state: object,
         plain: Callable[[], dict[str, object]],
         behind: object,
+        numbers: Sequence[int] = (),
     ) -> tuple[AwaitedLaunch, DeviceArray] | None:
         """Begin it, and return what is to be waited for and its result.
 
@@ -302,158 +305,19 @@ class KnownExecution:
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
             return None
         launcher = path.launchers.get(call._key) or path.learn_call(call)
-        if launcher is None or not plan.is_in(path.generation.number, state):
+        if launcher is None or (plan is not None and not plan.is_in(path.generation.number, state)):
             return None
-        position = Position(plan, plain)
+        position = (plan, plain)
         awaited = _AwaitedExecution(path, mailbox, position)
         if call.new is None:
             result = arrays[0]
-            went = launcher(call, (result, position), awaited)
+            went = launcher(call, (result, position), awaited, None, 0, numbers)
         else:
-            result = call.new_result(launches.device.part(DeviceMemory))
+            result = call.new_result(launches.memory)
             block = result._storage.block
-            went = launcher(call, (block, position), awaited, block)
+            went = launcher(call, (block, position), awaited, block, 0, numbers)
         if not went:
             return None
-        plan.begun(path.generation, behind)
+        if plan is not None:
+            plan.begun(path.generation, behind)
         return awaited, result
-
-
-class KnownNumbered:
-    """An execution of a plan that was made before, and differs in numbers among its scalars.
-
-    Such a plan has no state: the numbers say where it begins, and only its error needs to tell that.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "_engine",
-        "_key",
-        "_new",
-        "_new_operands",
-        "_operation",
-        "blocks",
-        "head",
-        "kind",
-        "payload",
-        "places",
-        "reads",
-        "writes",
-    )
-
-    def __init__(self, request: PlanRequest, made: Sequence[DeviceArray], places: Sequence[int]) -> None:
-        self.kind: CallKind = request.kind
-        self._engine: str = self.kind.later.engine
-        self._key = object()
-        self._new = [(each.shape, each.dtype) for each in made]
-        self._operation = request.operation
-        addresses = request.places_of(made[0]) if made else ()
-        self.places: tuple[int, ...] = (
-            *addresses,
-            *(request.place_of_scalars + place for place in places),
-        )
-        self.payload: bytes = with_holes(request.payload, self.places)
-        self.head: bytes = ready_head(new_identity(), self.places)
-        blocks = [each._block for each in made]
-        self._new_operands = [each for each in request.operands if each[0] in blocks]
-        self.blocks: tuple[Operand, ...] = tuple(each for each in request.operands if each[0] not in blocks)
-        self.reads: tuple[Block, ...] = tuple(block for block, role in self.blocks if role is Role.READ)
-        self.writes: tuple[Block, ...] = tuple(block for block, role in self.blocks if role is not Role.READ)
-
-    @classmethod
-    def of(
-        cls,
-        arrays: tuple[DeviceArray, ...],
-        requests: Sequence[CommandRequest],
-        made: Sequence[DeviceArray],
-        result: DeviceArray,
-        places: Sequence[int],
-    ) -> KnownNumbered | None:
-        """Return the execution that `requests` are, with 64-bit numbers at `places` among the scalars.
-
-        Returns None if it cannot be repeated: its result must be the only array that it makes, or one that was given.
-        """
-        request = requests[0] if len(requests) == 1 else None
-        if type(request) is not PlanRequest or len(made) > 1:
-            return None
-        given = {array._block for array in (*arrays, *made)}
-        is_plain = all(type(array._storage) is Storage for array in arrays)
-        if not is_plain or any(block not in given for block, _ in request.operands):
-            return None
-        if not any(result is array for array in made or arrays) or (made and not request.places_of(result)):
-            return None
-        found = cls(request, made, places)
-        return found if has_room(len(found.places), len(found.payload)) else None
-
-    def send(
-        self,
-        batch: BatchSender,
-        arrays: tuple[DeviceArray, ...],
-        numbers: Sequence[int],
-        plain: Callable[[], dict[str, object]],
-    ) -> DeviceArray | None:
-        """Send it in a batch with other numbers. Returns its result.
-
-        Returns None, and has no effect, if it has to go the general way.
-        """
-        path = batch.path
-        launcher = None if path is None or batch.over else words_launcher(path, self)
-        if launcher is None:
-            return None
-        owner = batch.owner(self.kind, _BatchExecutions)
-        position, new = Position(None, plain), self._made(batch.device)
-        if not launcher(self, (arrays, new, position), owner, new, self._words(new, numbers)):
-            return None
-        owner.begun.append(position)
-        batch.launched = True
-        return new[0] if new else arrays[0]
-
-    @trio.lowlevel.enable_ki_protection
-    def begin(
-        self,
-        launches: AwaitedLaunches,
-        arrays: tuple[DeviceArray, ...],
-        numbers: Sequence[int],
-        plain: Callable[[], dict[str, object]],
-    ) -> tuple[AwaitedLaunch, DeviceArray] | None:
-        """Begin it with other numbers, and return what is to be waited for and its result.
-
-        Returns None, and has no effect, if it has to go the general way.
-        """
-        path, actor = launches.present_path(), launches.device.actor_of(self.kind.later)
-        mailbox = actor.mailbox
-        if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
-            return None
-        launcher = words_launcher(path, self)
-        if launcher is None:
-            return None
-        position, new = Position(None, plain), self._made(launches.device)
-        awaited = _AwaitedExecution(path, mailbox, position)
-        if not launcher(self, (arrays, new, position), awaited, new, self._words(new, numbers)):
-            return None
-        return awaited, new[0] if new else arrays[0]
-
-    def _made(self, device: DeviceCore) -> list[DeviceArray]:
-        memory = device.part(DeviceMemory)
-        return [memory.empty(shape, dtype) for shape, dtype in self._new]
-
-    def _words(self, new: Sequence[DeviceArray], numbers: Sequence[int]) -> list[int]:
-        words = [new[0].address] * (len(self.places) - len(numbers)) if new else []
-        words += numbers
-        return words
-
-    # For launch paths.
-
-    def may_be_short(self, generation: Generation, lane: int) -> bool:
-        """Return whether its records may go straight into the ring, because the lane has run such a call before."""
-        return self.kind.verb(generation, lane) is self.kind.later
-
-    def _of(self, thing: object) -> bool:
-        return self.kind.is_of(thing)
-
-    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation and its access to memory. The new arrays are before the last of the arguments."""
-        if not arguments or not self._new:
-            return self._operation, self.blocks
-        (new,), ((_, role),) = cast("list[DeviceArray]", arguments[-2]), self._new_operands
-        return self._operation, (*self.blocks, (new._block, role))

@@ -46,11 +46,12 @@ from .._values.util import known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from .._wire.records.memory import COPY_IN
-from .known import KnownCalls, form_of
+from .known import KnownCall, KnownCalls, form_of
 from .launching import AwaitedLaunches
 from .phases import Definition, Phases, ask_in_phases, at_once
 from .plans import PlanRequest, Plans
 from .rehearsals import Rehearsals
+from .series import KnownSeries
 from .shortcut import begin_in_turn
 
 if TYPE_CHECKING:
@@ -576,6 +577,14 @@ class Library:
         self._made.append(array)
         return array
 
+    def _zeroed(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> DeviceArray:
+        """Return a new array of zeros, for a result that the calls do not write whole."""
+        from .._transfers.memory import plan_fill
+
+        array = self._empty(shape, dtype)
+        self._requests += plan_fill(array, 0, self._lane)
+        return array
+
     def _call(
         self,
         function: str,
@@ -716,7 +725,10 @@ class Library:
         question = form_of(plan, arguments, keywords)
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
-            answer: Any = await self._launches.repeat(call, question[1])
+            if type(call) is KnownCall:
+                answer: Any = await self._launches.repeat(call, question[1])
+            else:
+                answer = await call.repeat(self._launches, question[1])
             if answer is not None:
                 return answer  # type: ignore[no-any-return]
         await self._begin_verb(plan, arguments, keywords)
@@ -724,7 +736,7 @@ class Library:
         result = plan(planner, *arguments, **keywords)
         made = await planner._ask_all()
         if question is not None and call is None:
-            calls.learn(question, made, planner._made, result)
+            calls.learn(question, made, planner._made, result, KnownSeries.of)
         return result
 
     def _rehearse(self, requests: Sequence[CommandRequest]) -> None:
@@ -794,7 +806,7 @@ class Library:
         assert batch is not None  # this is its form for batches
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
-            answer: Any = batch.repeat(call, question[1])
+            answer: Any = batch.repeat(call, question[1]) if type(call) is KnownCall else call.send(batch, question[1])
             if answer is not None:
                 return answer  # type: ignore[no-any-return]
         batch.check()
@@ -804,7 +816,7 @@ class Library:
         batch.send_all(requests)
         self._rehearse(requests)
         if question is not None and call is None:
-            calls.learn(question, requests, planner._made, result)
+            calls.learn(question, requests, planner._made, result, KnownSeries.of)
         return result
 
 

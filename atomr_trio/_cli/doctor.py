@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -246,22 +246,25 @@ def describe_disk(report: Report) -> None:
 
 
 def devices_of(libraries: list[dict[str, Any]]) -> Iterator[Choice]:
-    """Examine every GPU that the driver counts, and the simulator."""
+    """Examine every GPU that the driver counts, and every simulated one."""
     for library in libraries:
         for index in range(library.get("devices", 0)):
             yield Choice(index, "cuda")
-    yield Choice(0, "sim")
+    text = os.environ.get(machine.DEVICES_VARIABLE, "")
+    for index in range(max(1, int(text)) if text.isdecimal() else 1):
+        yield Choice(index, "sim")
 
 
-async def examine(report: Report, choice: Choice) -> None:
-    """Open a device, describe it, and let it compute."""
+async def examine(report: Report, choice: Choice) -> DeviceInfo | None:
+    """Open a device, describe it, and let it compute. Returns what it says of itself; None if it cannot be opened."""
     report.heading(str(choice))
-    started = time.perf_counter()
+    started, info = time.perf_counter(), None
     try:
         with trio.fail_after(_SELF_TEST_PATIENCE):
             async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
                 opened = time.perf_counter()
-                describe_device(report, dev.info)
+                info = dev.info
+                describe_device(report, info)
                 await self_test(dev)
                 tested = time.perf_counter()
                 await describe_standby(report, choice, dev)
@@ -273,6 +276,7 @@ async def examine(report: Report, choice: Choice) -> None:
         report.line(
             "self-test", f"passed: opened in {opened - started:.2f} s, compiled and computed in {tested - opened:.2f} s"
         )
+    return info
 
 
 def fail(report: Report, choice: Choice, text: str) -> None:
@@ -296,6 +300,20 @@ def describe_device(report: Report, info: DeviceInfo) -> None:
         report.advise("not durable", name=info.name)
     if info.compute_mode == "exclusive-process":
         report.advise("exclusive", name=info.name, bus=info.pci_bus_id)
+
+
+def describe_peers(report: Report, devices: Iterable[DeviceInfo]) -> None:
+    """Print which device has access to whose memory, for each backend that has several devices."""
+    by_backend: dict[str, list[DeviceInfo]] = {}
+    for info in devices:
+        by_backend.setdefault(info.backend, []).append(info)
+    for backend, found in by_backend.items():
+        if len(found) > 1:
+            report.heading(f"direct access to memory of other {'GPUs' if backend == 'cuda' else 'simulated GPUs'}")
+            report.line("", "".join(f"{other.index:>5}" for other in found))
+            for info in found:
+                cells = ("-" if other is info else "yes" if other.index in info.peers else "no" for other in found)
+                report.line(f"device {info.index}", "".join(f"{cell:>5}" for cell in cells))
 
 
 async def describe_standby(report: Report, choice: Choice, dev: Device) -> None:
@@ -334,8 +352,10 @@ async def main(arguments: argparse.Namespace) -> int:
     describe_libraries(report, libraries)
     describe_environment(report)
     describe_limits(report)
-    for choice in [arguments.device] if arguments.device else devices_of(libraries):
-        await examine(report, choice)
+    opened = [
+        await examine(report, choice) for choice in ([arguments.device] if arguments.device else devices_of(libraries))
+    ]
+    describe_peers(report, [info for info in opened if info is not None])
     report.heading("what to do" if report.advice else "nothing to do: everything works")
     for advice in report.advice:
         print(f"  - {advice}")

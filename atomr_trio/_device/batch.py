@@ -19,11 +19,14 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.access import Marked
-from .._arrays.arrays import DeviceArray, as_host, check_host, check_like, check_usable
+from .._arrays.arrays import DeviceArray, as_host, check_host, check_same_form, check_usable
 from .._arrays.memory import DeviceMemory
 from .._arrays.ownership import own
+from .._arrays.peers import block_of, check_of_group, exists, why_out_of_reach
 from .._calls.batch_sender import BatchSender
+from .._calls.known import KnownCalls, Question
 from .._calls.launching import Launcher
+from .._calls.short_transfers import learn_move, question_of_copy, question_of_fill
 from .._generation.core import DeviceCore
 from .._generation.requests import CommandRequest
 from .._transfers.copy_plan import TO_DEVICE, TO_HOST, plan_copy, plan_copy_in, plan_copy_out
@@ -60,13 +63,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     An error that only the worker can find is raised there too, and names the call.
     """
 
-    __slots__ = ("__weakref__", "_lane_held", "_launchers", "_sender", "_short_launches")
+    __slots__ = ("__weakref__", "_known", "_lane_held", "_launchers", "_sender", "_short_launches")
 
     _made_by = "`async with dev.batch()`"
 
     def __init__(self, device: DeviceCore, lane: Lane) -> None:
         self._sender = BatchSender(device, lane._number)
         super().__init__(device, self._sender)
+        self._known = device.part(KnownCalls)
         self._lane_held = lane
         self._launchers: dict[object, Launcher] = {}
         self._short_launches = self._sender.launches
@@ -229,46 +233,58 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if moves is not None and moves.fill(array, value, self._sender.memory_launches):
             self._sender.launched = True
             return
+        question = question_of_fill(array, value)
+        if question is not None and self._repeats(question):
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
-        self._sender.send_all(plan_fill(array, value, self._sender.lane))
+        requests = plan_fill(array, value, self._sender.lane)
+        self._sender.send_all(requests)
+        if question is not None:
+            learn_move(self._known, question, requests)
 
     @trio.lowlevel.enable_ki_protection
     def copy_from(self, array: DeviceArray, source: npt.ArrayLike | DeviceArray) -> None:
-        """Overwrite `array` with `source`, of the same shape and dtype, on the host or on this device.
+        """Overwrite `array` with `source`, of the same shape and dtype, on the host or on a device of the same group.
 
         Host memory is read now, unless it is pinned memory, which the GPU reads when it reaches the copy. Reading
         blocks every task: some 0.2 ms for a MiB, or 3 to 8 ms if the two memory orders differ.
         ``await array.copy_from(source)``, outside of the batch or in its block, reads in other threads.
 
         Raises as `DeviceArray.copy_from` does, and as `launch`; `trio.WouldBlock` too when 96 MiB of copies with the
-        host are unfinished; `OutOfHostMemory`. Raises `InvalidArgument` for arrays of another device; for one copy with
-        the host above 96 MiB, unless the memory is pinned; and for arrays of one device whose copy has to go through
-        the host. Await those.
+        host are unfinished, and when the source is of another device that still writes it; `OutOfHostMemory`. Raises
+        `InvalidArgument` for an array of a device that is not of the group; for one copy with the host above 96 MiB,
+        unless the memory is pinned; and for arrays whose copy has to go through the host. Await those.
         """
         if isinstance(source, DeviceArray):
             moves = self._sender.moves
             if moves is not None and moves.copy(source, array, self._sender.memory_launches):
                 self._sender.launched = True
                 return
+        question = question_of_copy(array, source)
+        if question is not None and self._repeats(question):
+            return
         self._sender.check()
         check_usable(self._sender.device, array)
         if isinstance(source, DeviceArray):
-            check_usable(self._sender.device, source)
-            check_like(array, source)
-            requests = plan_copy(source, array, self._sender.lane)
+            requests = self._plan_copy(source, array)
             if requests is None:
                 raise InvalidArgument(
                     "a batch cannot copy between these arrays, because the copy goes through the host: "
                     "use `await array.copy_from(source)`"
                 )
             self._sender.send_all(requests)
+            if question is not None:
+                learn_move(self._known, question, requests)
             return
         host = as_host(source)
         check_host(array, host)
-        if not self._sender.copy(array, host, TO_DEVICE):
-            self._sender.hear_answered()
-            self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
+        self._copy_in(array, host)
+
+    def _repeats(self, question: Question) -> bool:
+        """Send a fill or copy that was made before; return false, without any effect, if it must be planned."""
+        known = self._known.find(question[0])
+        return known is not None and known.send(self._sender, question[1]) is not None
 
     @trio.lowlevel.enable_ki_protection
     def copy_to(self, array: DeviceArray, out: npt.NDArray[Any]) -> None:
@@ -304,11 +320,14 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         self._sender.check()
         if isinstance(source, DeviceArray):
-            check_usable(self._sender.device, source)
+            check_of_group(self._sender.device, source)
         given = source if isinstance(source, DeviceArray) else as_host(source)
         array = self._sender.device.part(DeviceMemory).empty(given.shape, given.dtype)
         try:
-            self.copy_from(array, given)
+            if isinstance(given, DeviceArray):
+                self.copy_from(array, given)
+            else:
+                self._copy_in(array, given)
         except BaseException:
             array.free()
             raise
@@ -319,6 +338,29 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """Return an event behind all work that the batch's lane has so far. Raises as `Lane.record` does."""
         self._sender.check()
         return self._lane_held._record(self._sender.send)
+
+    def _plan_copy(self, source: DeviceArray, target: DeviceArray) -> list[CommandRequest] | None:
+        """Return the requests of a copy between two arrays of the device or of its group; None if the host must copy.
+
+        Raises `trio.WouldBlock` for an array of another device whose memory does not exist yet.
+        """
+        device, lane = self._sender.device, self._sender.lane
+        check_of_group(device, source)
+        check_same_form(target, source)
+        if source._storage.device is device:
+            return plan_copy(source, target, lane)
+        if why_out_of_reach(device, source) is not None:
+            return None
+        if not exists(source):
+            raise trio.WouldBlock(
+                f"{source!r} has no memory yet on its own device: use `await array.copy_from(source)`, which waits"
+            )
+        return plan_copy(source, target, lane, account=block_of(device, source))
+
+    def _copy_in(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
+        if not self._sender.copy(array, host, TO_DEVICE):
+            self._sender.hear_answered()
+            self._sender.send_all(plan_copy_in(array, host, self._sender.slots))
 
     def _copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> None:
         if not self._sender.copy(array, host, TO_HOST):

@@ -9,9 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import DeviceArray, as_host, check_usable, contiguous
+from .._arrays.arrays import DeviceArray, as_host, contiguous
 from .._arrays.memory import DeviceMemory
-from .._calls.moves import ShortTransfers
+from .._arrays.peers import check_of_group
+from .._calls.short_transfers import ShortTransfers
 from .._generation.core import DeviceCore
 from .._generation.loss import Loss, LossKind
 from .._generation.timeline import LaneBook
@@ -44,7 +45,7 @@ RESTARTER = "the caller of restart()"
 
 @final
 class Device(DeviceLibraries, metaclass=NoPublicConstructor):
-    """An open GPU. Made by `open_device`; everything a program does with the GPU goes through it.
+    """An open GPU. Made by `open_device` or `open_devices`; everything a program does with the GPU goes through it.
 
     Every request may also raise errors that the docstrings of the single verbs do not repeat. These are `DeviceFailed`
     or `DeviceClosed` once the device takes no requests; `OutsideRun` when the call does not come from the trio run that
@@ -151,6 +152,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         Use it for a kernel that is known to hang, or to discard the state that a library keeps. It is a loss like any
         other, with `reason` in every error, but it does not count against the `restart_policy`. Started requests get
         `ContextLost`, queued requests run in the next generation. While a rebuild is under way, this waits for it.
+        In a group, the strategy of `open_devices` may restart other devices with it.
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
         """
@@ -329,32 +331,39 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         checked = check_dtype(as_host(value).dtype if dtype is None else dtype)
         return self._memory.filled(shape, checked, pattern_of(value, checked), guarded)
 
+    @trio.lowlevel.enable_ki_protection
     async def to_device(self, source: npt.ArrayLike | DeviceArray | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
         """Return a new array with a copy of `source`: a numpy array, or anything that numpy converts to one.
 
         It has the shape and the dtype of that array, and is C-contiguous; the copy is ``cuMemcpyHtoDAsync``. An array
-        of this device is copied as by `DeviceArray.copy_from`. An array of another library on the same GPU is copied
-        on the GPU (``cuMemcpyDtoDAsync``, in this process), after that library's pending work on it. It is found by
-        ``__dlpack__`` or ``__cuda_array_interface__``.
+        of this device, or of one of its group, is copied as by `DeviceArray.copy_from`. An array of another library on
+        the same GPU is copied on the GPU (``cuMemcpyDtoDAsync``, in this process), after that library's pending work on
+        it. It is found by ``__dlpack__`` or ``__cuda_array_interface__``.
 
         Raises as `empty` does, `OutOfDeviceMemory` too if the GPU has no more memory, `ContextLost` if the context
-        is lost meanwhile, `StaleArray` for an array of this device that is torn or lost, and `InvalidArgument` for one
-        that was freed, one of another device, and memory of another GPU.
+        is lost meanwhile, `StaleArray` for an array of the group that is torn or lost, and `InvalidArgument` for one
+        that was freed, one of a device that is not of the group, and memory of another GPU.
         """
         self._core.home.check_task()
-        if isinstance(source, DeviceArray):
-            check_usable(self._core, source)
-        elif not isinstance(source, np.ndarray):
+        given: npt.NDArray[Any] | DeviceArray
+        if isinstance(source, np.ndarray):
+            given = as_host(source)
+        elif isinstance(source, DeviceArray):
+            check_of_group(self._core, source)
+            given = source
+        else:
             from .._arrays.sharing.foreign import copy_foreign, from_host, is_foreign
 
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
             if is_foreign(source):
                 return await copy_foreign(self._memory, source)
-            source = from_host(source)
-        given = source if isinstance(source, DeviceArray) else as_host(source)  # type: ignore[arg-type]
-        array = self.empty(given.shape, given.dtype)
+            given = as_host(from_host(source))
+        array = self._memory.empty(given.shape, given.dtype)
         try:
-            await array.copy_from(given)
+            if isinstance(given, np.ndarray):
+                await self._memory.transfers.copy_in(array, given)
+            else:
+                await array.copy_from(given)
         except BaseException:
             array.free()
             raise

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 
 import outcome
 import trio
@@ -32,7 +33,9 @@ class Ending:
         self.deadline: float = math.inf
         """The moment at which a closed device kills its worker, by the monotonic clock."""
         self.failure: Exception | None = None
-        """The error that the block raises, if the device was given up."""
+        """The error of a device that was given up. The block raises it, unless a group goes on without the device."""
+        self.told: Callable[[], None] | None = None
+        """Called instead of cancelling the body, when the device has failed: its group decides about the body."""
         self.body_scope: trio.CancelScope = trio.CancelScope()
         self.standby_scope: trio.CancelScope = trio.CancelScope()
         self.rebuild_scope: trio.CancelScope | None = None
@@ -66,7 +69,10 @@ class Ending:
             core.ended = shown
         self._settle_queued()
         core.announce()
-        self.body_scope.cancel(reason=f"device {core.index} failed: {failure}")
+        if self.told is None:
+            self.body_scope.cancel(reason=f"device {core.index} failed: {failure}")
+        else:
+            self.told()
 
     async def fail_by_bug(self, bug: Exception) -> None:
         """End the device after an internal error of the supervision, so that no task waits for ever."""

@@ -1,4 +1,4 @@
-"""`open_device`, which imports the rest of the library in another thread.
+"""`open_device` and `open_devices`, which import the rest of the library in another thread.
 
 Importing takes dozens of milliseconds, and no other task would run meanwhile. What starts a worker comes first, and the
 worker is started. The modules for opening itself and those for later verbs come while it starts, which takes longer.
@@ -11,10 +11,10 @@ import importlib
 import os
 import sys
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import trio
 
@@ -25,14 +25,20 @@ from ..libraries.registered import HOMES
 if TYPE_CHECKING:
     from .._generation.core import WorkerSource
     from .._generation.process import WorkerProcess
+    from .._supervision.groups import OnDeviceFailed, Strategy
     from .._supervision.policy import RestartPolicy
     from .._values.findings import Check
     from .._wire.backends import BackendName
     from .device import Device
+    from .group import Devices
     from .lifetime import OnFault
+
+Face = TypeVar("Face")
+"""What a block yields."""
 
 _TO_START = ("_generation.process",)
 _TO_OPEN = ("_device.lifetime", "libraries.lanes.verbs", "libraries.modules.module", "libraries.nvrtc.verbs")
+_TO_OPEN_SEVERAL = ("_device.group", *_TO_OPEN)
 _TO_USE = (
     "_device.batch",
     "_compiling.linker",
@@ -108,9 +114,9 @@ def open_device(
     `OutsideRun` outside of trio's tasks, and `DeviceFailed` when the device could not be opened, or from the block when
     its supervision gave up.
     """
-    ahead = None if workers is not None or check is not None else (index, backend)
+    ahead = [] if workers is not None or check is not None else [index]
     return _Opening(
-        lambda lifetime, process: lifetime.open_device(
+        lambda lifetime, processes: lifetime.open_device(
             index,
             backend=backend,
             standby=standby,
@@ -124,55 +130,148 @@ def open_device(
             spin=spin,
             check=check,
             plan_cache=plan_cache,
-            process=process,
+            process=next(iter(processes.values()), None),
         ),
+        _TO_OPEN,
         ahead,
+        backend,
     )
 
 
-class _Opening(AbstractAsyncContextManager["Device"]):
-    """The block of one device.
+def open_devices(
+    devices: Sequence[int | str] | Literal["all"] = "all",
+    *,
+    count: int | None = None,
+    strategy: Strategy = "one_for_one",
+    on_device_failed: OnDeviceFailed = "end",
+    group_policy: RestartPolicy | None = None,
+    peers: bool = False,
+    backend: BackendName | None = None,
+    standby: int = 0,
+    on_fault: OnFault = "survive",
+    hang_timeout: float | None = None,
+    close_timeout: float = 2.0,
+    memory_limit: int | None = None,
+    restart_policy: RestartPolicy | None = None,
+    guarded: bool = False,
+    workers: WorkerSource | None = None,
+    spin: float | None = None,
+    check: Check | Collection[Check] | None = None,
+    plan_cache: int = 256,
+) -> AbstractAsyncContextManager[Devices]:
+    """Open several GPUs as one group, for the length of an ``async with`` block.
 
-    `enter` returns the context manager that opens it, given the module that does, and a worker that was started ahead,
-    or None. `ahead` are the index and the backend of such a worker, as the caller gave them; None if there is to be
-    none.
+    Each is a device like that of `open_device`, with a worker of its own: a fault of one costs the others nothing. They
+    are opened side by side. If one cannot be opened, the others are closed, and its error is raised.
+
+    - `devices`: a sequence of indices, counted as the CUDA driver counts, and of UUIDs, ``"GPU-..."``, of which the
+      beginning is enough; of a part of a divided GPU ``"MIG-..."``. The default is `"all"`. With
+      ``CUDA_VISIBLE_DEVICES`` set, only the devices that it shows count, in its order.
+    - `count`: the number of devices to open, the first ones of `devices`; by default all of those.
+    - `strategy`: what is restarted when one device loses its context: `"one_for_one"` that device alone,
+      `"all_for_one"` every device, `"rest_for_one"` that one and those named after it. A restart ordered so raises
+      `ContextLost` where work was running, like every loss, and costs that device nothing of its `restart_policy`.
+    - `on_device_failed`: what happens when the supervision gives a device up. With `"end"` its `DeviceFailed` leaves
+      the block. With `"drop"` the device is closed, its arrays are lost, and the others go on; the failure of the last
+      one leaves the block.
+    - `group_policy`: the failures of all devices together, losses and failed starts, that are tolerated; by default
+      3 for each device within a minute. When it is spent the block ends, with `"drop"` too. Of the policy only
+      `intensity` and `period` count.
+    - `peers`: true lets kernels of one device use arrays of another.
+    - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; the default is that of `open_device`.
+    - `standby`: the number of workers kept ready for each device, 0 to 4.
+    - `restart_policy`: the number of lost contexts that is tolerated of each device; by default 3 within a minute.
+    - `memory_limit`: bytes that each device's arrays and workspaces may take; the default is that of `open_device`.
+    - `workers`: a source of worker processes of every device, for example an `atomr_trio.testing.WorkerPools`.
+    - `hang_timeout` and `close_timeout` (seconds), `on_fault`, `guarded`, `spin` (seconds), `check` and `plan_cache`
+      (a number of plans): those of `open_device`, for each device.
+
+    Entering raises this process's soft limit of file descriptors to the hard one, where that is allowed. Where that is
+    not enough for 128 chunks of memory a device, each device may have fewer. To name devices by anything but indices,
+    or all of them, takes the time of one more process, which asks the driver for them (``cuDeviceGetUuid``).
+
+    Raises `InvalidArgument` for an invalid argument: an unknown strategy, a device that is named twice or is not there,
+    or more devices than there are. Raises `LibraryNotFound` and `OutsideRun` as `open_device` does, and `DeviceFailed`
+    when a device could not be opened, or from the block when the supervision has ended it.
+    """
+    usual = workers is None and check is None and isinstance(devices, list | tuple)
+    return _Opening(
+        lambda group, processes: group.open_devices(
+            devices,
+            count=count,
+            strategy=strategy,
+            on_device_failed=on_device_failed,
+            group_policy=group_policy,
+            peers=peers,
+            backend=backend,
+            standby=standby,
+            on_fault=on_fault,
+            hang_timeout=hang_timeout,
+            close_timeout=close_timeout,
+            memory_limit=memory_limit,
+            restart_policy=restart_policy,
+            guarded=guarded,
+            workers=workers,
+            spin=spin,
+            check=check,
+            plan_cache=plan_cache,
+            processes=processes,
+        ),
+        _TO_OPEN_SEVERAL,
+        devices if usual and count is None and all(type(name) is int for name in devices) else [],
+        backend,
+    )
+
+
+class _Opening(AbstractAsyncContextManager[Face], Generic[Face]):
+    """The block of one device or of several.
+
+    `enter` returns the context manager that opens them, given the module that does, the first of `modules`, and the
+    workers that were started ahead, by their indices. `ahead` are the indices of such workers and `backend` is theirs,
+    as the caller gave them.
     """
 
     def __init__(
         self,
-        enter: Callable[[Any, WorkerProcess | None], AbstractAsyncContextManager[Device]],
-        ahead: tuple[object, object] | None,
+        enter: Callable[[Any, dict[int, WorkerProcess]], AbstractAsyncContextManager[Face]],
+        modules: tuple[str, ...],
+        ahead: Sequence[object],
+        backend: object,
     ) -> None:
         self._enter = enter
+        self._modules = modules
+        self._home = modules[0]
         self._ahead = ahead
+        self._backend = backend
 
     @trio.lowlevel.enable_ki_protection
-    async def __aenter__(self) -> Device:
+    async def __aenter__(self) -> Face:
         with contextlib.suppress(OSError):  # no descriptor left: whoever needs one will say so
             occupy_standard_streams()  # before a thread imports, whose files would come and go under these numbers
         if not trio.lowlevel.in_trio_task():  # it is refused, by the module that is imported here
-            self._inner = self._enter(importlib.import_module(".lifetime", __package__), None)
+            self._inner = self._enter(importlib.import_module(f"..{self._home}", __package__), {})
             return await self._inner.__aenter__()
-        process: WorkerProcess | None = None
-        if self._ahead is not None and f"{__package__}.lifetime" not in sys.modules:
+        processes: dict[int, WorkerProcess] = {}
+        if self._ahead and f"{__package__}.lifetime" not in sys.modules:
             await _Import(_TO_START).done()
-            process = _started(*self._ahead)
+            processes = _started(self._ahead, self._backend)
         try:
-            await _Import(_TO_OPEN).done()
+            await _Import(self._modules).done()
             using = _Import(_TO_USE)
-            self._inner = self._enter(importlib.import_module(".lifetime", __package__), process)
-            device = await self._inner.__aenter__()
+            self._inner = self._enter(importlib.import_module(f"..{self._home}", __package__), processes)
+            face = await self._inner.__aenter__()
         except BaseException:
-            if process is not None:
+            if processes:
                 with trio.CancelScope(shield=True):
                     await _Import(_TO_OPEN).done()
                     from .._generation.adoption import discard
 
-                    await discard(process)
+                    for process in processes.values():
+                        await discard(process)
             raise
         with trio.CancelScope(shield=True):  # for the rest of an import
             await using.done()
-        return device
+        return face
 
     @trio.lowlevel.enable_ki_protection
     async def __aexit__(
@@ -181,24 +280,26 @@ class _Opening(AbstractAsyncContextManager["Device"]):
         return await self._inner.__aexit__(kind, error, traceback)
 
 
-def _started(index: object, backend: object) -> WorkerProcess | None:
-    """Start the first worker of a device before its options are checked. Returns None for any that is not as usual.
+def _started(indices: Sequence[object], backend: object) -> dict[int, WorkerProcess]:
+    """Start the first worker of each device before the options are checked. Returns none if any is not as usual.
 
     Whatever is wrong is reported when it is started again.
     """
     from .._generation.process import MAX_DEVICES, WorkerProcess
     from .._wire.checking import DEFAULT_VARIABLE
 
+    started: dict[int, WorkerProcess] = {}
     if sys.platform != "linux" or os.environ.get(DEFAULT_VARIABLE):
-        return None
-    if type(index) is not int or not 0 <= index < MAX_DEVICES:
-        return None
-    try:
+        return started
+    usual = [index for index in indices if type(index) is int and 0 <= index < MAX_DEVICES]
+    if len(set(usual)) != len(indices):
+        return started
+    with contextlib.suppress(OSError, ValueError, MemoryError):
         chosen = backend_of_environment() or "cuda" if backend is None else named_backend(backend)
         raise_descriptor_limit()
-        return WorkerProcess(chosen, index)
-    except (OSError, ValueError, MemoryError):
-        return None
+        for index in usual:
+            started[index] = WorkerProcess(chosen, index)
+    return started
 
 
 class _Import:

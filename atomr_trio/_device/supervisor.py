@@ -11,6 +11,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import trio
 
@@ -20,7 +21,7 @@ from .._generation.core import DeviceCore
 from .._generation.generation import Generation
 from .._generation.loss import Loss, LossKind, MakeError, StartFailed
 from .._generation.process import WorkerProcess
-from .._supervision.policy import GiveUp, LoseContext, Rebuild, RestartActor
+from .._supervision.policy import GiveUp, LoseContext, Rebuild, RestartActor, StayDown
 from .._supervision.realtime import RealTimer
 from .._transfers.staging import Slot
 from .._transfers.transfers import Transfers
@@ -34,11 +35,26 @@ from .workers import Workers
 log = logging.getLogger("atomr_trio.device")
 
 
+class GroupWatch(Protocol):
+    """The supervision of the group that a device belongs to. It may end the device for the sake of the others."""
+
+    def lost(self, core: DeviceCore, loss: Loss, *, free: bool) -> GiveUp | None:
+        """Note that a member was lost. `free` says that the loss is not a failure."""
+
+    def start_failed(self, core: DeviceCore, reason: str) -> GiveUp | None:
+        """Note that a member could not be rebuilt, and may try again."""
+
+    def started(self, core: DeviceCore) -> None:
+        """Note that a member's next generation is in service."""
+
+
 class Supervisor:
     """Moves one device from generation to generation."""
 
     def __init__(self, core: DeviceCore) -> None:
         self.core: DeviceCore = core
+        self.group: GroupWatch | None = None
+        """What supervises the group of the device, if it has one."""
         self.ending: Ending = Ending(core)
         self.workers: Workers = Workers(core, self.ending)
         self._background: trio.Nursery | None = None
@@ -192,8 +208,12 @@ class Supervisor:
             )
         )
         # What checks find is what they were asked for, and ends a healthy context, like a restart by the program.
-        deliberate = loss.kind is LossKind.RESTART or bool(loss.findings)
+        deliberate = loss.kind in (LossKind.RESTART, LossKind.GROUP) or bool(loss.findings)
         decision = core.supervision.lost(trio.current_time(), loss.reason, gone=loss.gone, deliberate=deliberate)
+        if self.group is not None and not isinstance(decision, StayDown):
+            spent = self.group.lost(core, loss, free=deliberate)
+            if spent is not None and isinstance(decision, Rebuild):
+                decision = core.supervision.fail(spent.reason)
 
         def lost() -> DeviceError:
             return loss.error(core.index, generation.number)
@@ -299,6 +319,8 @@ class Supervisor:
                         await workers.retire(generation)
                         raise workers.not_started(error) from error
                     seconds = time.monotonic() - noticed
+                    if self.group is not None:
+                        self.group.started(core)
                     core.events.publish(
                         ContextRebuilt(generation=generation.number, seconds=seconds, by_standby=by_standby)
                     )
@@ -306,6 +328,9 @@ class Supervisor:
                 except StartFailed as failed:
                     core.last_error = str(failed)
                     decision = core.supervision.start_failed(trio.current_time(), str(failed), gone=failed.gone)
+                    if self.group is not None and isinstance(decision, Rebuild):
+                        spent = self.group.start_failed(core, str(failed))
+                        decision = decision if spent is None else core.supervision.fail(spent.reason)
                     if isinstance(decision, GiveUp):
                         ending.give_up(decision.reason, failed.error)
                         return None

@@ -12,6 +12,7 @@ from .._generation.adoption import discard, reap
 from .._generation.core import DeviceCore
 from .._generation.generation import Generation
 from .._generation.loss import MakeError, StartFailed
+from .._generation.peers import Peers
 from .._generation.process import WorkerProcess
 from .._transfers.transfers import Transfers
 from .._values.errors import DeviceClosed, DeviceError, DeviceFailed, InvalidArgument
@@ -82,6 +83,8 @@ class Workers:
                 lane_options=core.part(Lanes).options,
                 spin=core.options.spin,
             )
+            if core.group is not None:
+                core.part(Peers).introduce(generation)
         except BaseException as error:
             if process is not None:
                 await self.put_back(process)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import trio
 
 from .._supervision.mailbox import Request
@@ -11,6 +13,10 @@ from .life import Life
 from .loss import BEING_REBUILT
 from .sender import Sender
 from .timeline import Timeline, the_lane
+
+if TYPE_CHECKING:
+    from .peers import Wish
+    from .services import PeerOrder
 
 OUTBOX_BYTES = 192 << 20
 """Batches send no more while this many bytes of records wait here: 4096 launches of the largest kind."""
@@ -28,6 +34,8 @@ class Admission:
         self._chunks = chunks
         self._sender = sender
         self._waiting = [0] * MAX_LANES
+        self.peers: PeerOrder | None = None
+        """Tells what waits for other devices; None for a device without a group."""
         self.waiters: list[trio.Event] = []
         """Set when the lanes may have room again; one for each actor that waits."""
         life.tell(self.wake)
@@ -39,7 +47,17 @@ class Admission:
     async def admit(self, request: Request) -> None:
         """Wait until a request can begin: its lane has room, and no lost worker may still touch its memory."""
         while not self.takes(request):
+            if self.peers is not None and self.peers.blocked(request.accesses()):
+                await self._admit_in_turn(request, self.peers)
+                return
             await self.wait_room(request.lane)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _admit_in_turn(self, request: Request, peers: PeerOrder) -> None:
+        with peers.wishing(request.accesses()) as wish:
+            while not self.takes(request, wish):
+                peers.press(request.accesses())
+                await self.wait_room(request.lane)
 
     @trio.lowlevel.enable_ki_protection
     async def wait_room(self, lane: int | None) -> None:
@@ -65,18 +83,25 @@ class Admission:
             for event in waiters:
                 event.set()
 
-    def takes(self, request: Request) -> bool:
-        """Return whether a request can begin right now."""
+    def takes(self, request: Request, wish: Wish | None = None) -> bool:
+        """Return whether a request can begin right now; `wish` is its own among those that wait for other devices."""
         if self._life.loss is not None or not (request.lane is None or self._has_room(request.lane)):
             return False
         arena = self._chunks.arena
-        return not arena.quarantine or not any(arena.quarantined(block) for block in request.blocks())
+        if arena.quarantine and any(map(arena.quarantined, request.blocks())):
+            return False
+        return self.peers is None or not self.peers.blocked(request.accesses(), wish)
 
     def refusal(self, request: Request) -> trio.WouldBlock:
         """Return the error that says why a request cannot begin right now, for a caller that does not wait."""
         if self._life.loss is not None:
             return trio.WouldBlock(BEING_REBUILT)
         lane = request.lane
+        if self.waits_for_peers(request):
+            return trio.WouldBlock(
+                f"{request.operation} works on memory that another device of the group still uses: use the awaited "
+                "form, which waits for that, or flush the other device's batch first"
+            )
         if lane is None or self._has_room(lane):
             return trio.WouldBlock(
                 f"{request.operation} works on memory that a lost worker may still write until it is gone: use the "
@@ -88,6 +113,13 @@ class Admission:
             f"without waiting it takes one more while they are fewer than {most}: use the awaited form, which waits "
             "for room, or a batch, which takes more"
         )
+
+    def waits_for_peers(self, request: Request) -> bool:
+        """Return whether a request has to wait for another device; if so, the end of its work there is heard of."""
+        if self.peers is None or not self.peers.blocked(request.accesses()):
+            return False
+        self.peers.press(request.accesses())
+        return True
 
     def has_room_for_batch(self, lane: int, count: int) -> bool:
         """Return whether a lane takes `count` more commands of batches."""

@@ -86,7 +86,7 @@ class Adoption:
             raise self._failure(text) from None
         show()
         self._process.moments["memory handed over"] = time.monotonic()
-        while self._life.state is State.ADOPTED:
+        while self._life.state is State.ADOPTED or (self._life.state is State.READY and self._chunks.peers_asked):
             await self._wait_message(patience)
         self._process.moments |= self._inbox.started.get("moments", {})
         self._process.moments["ready read"] = time.monotonic()
@@ -101,12 +101,15 @@ class Adoption:
             "spin_seconds": self._spin,
             "chunks": [(chunk.address, chunk.size) for chunk in chunks],
         }
+        if self._chunks.peers is not None:
+            message["peers"] = self._chunks.peers.ranges()
         descriptors = [self._timeline.page.descriptor, self._staging.descriptor, self._wake, self._bell]
         if ring is not None:
             descriptors.append(ring.descriptor)
         descriptors += [chunk.descriptor for chunk in chunks]
         channel.send_message(self._process.sock, message, descriptors)
         self._life.move(Event.ADOPTED)
+        self._chunks.map_peers()
 
     async def _wait_message(self, patience: Patience) -> None:
         if not await self._hears(self._process.sock.fileno(), patience):

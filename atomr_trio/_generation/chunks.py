@@ -6,26 +6,28 @@ gets a copy of it and maps the chunk too.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from .._memory.arena import Arena, Chunk, ChunkState
+from .._memory.peers import PeerChunk
 from .._supervision.closing import close_in_thread
-from .._values.errors import DeviceError, OutOfHostMemory
+from .._values.errors import CommandFailed, DeviceError, OutOfHostMemory
 from .._wire.channel import NO_DESCRIPTOR
 from .._wire.protocol import LANE_COMPUTE
 from .._wire.records import context as context_records
-from .._wire.records.memory import CREATE_CHUNK, RELEASE_CHUNK
-from .life import Life
+from .._wire.records.memory import CREATE_CHUNK, MAP_PEER, RELEASE_CHUNK, UNMAP_PEER
+from .life import Life, State
 from .loss import Loss, LossKind
 from .places import Places
 from .sender import Sender, close_all
-from .timeline import Command, CommandOwner
+from .timeline import Command, CommandOwner, Unwatched
 
 if TYPE_CHECKING:
-    from .services import Publisher
+    from .services import PeerMemory, Publisher
 
 
 class Mirror(Protocol):
@@ -54,6 +56,12 @@ class Chunks:
         """The chunks that the worker was given, by address."""
         self._unkept: dict[int, Chunk] = {}
         """Chunks, by address, whose descriptor was dropped because this process had no place for it."""
+        self.peers: PeerMemory | None = None
+        """The memory of the other devices of the group; None for a device without a group."""
+        self._peer_chunks: dict[int, PeerChunk] = {}
+        """The chunks of other devices that the worker has mapped, by address."""
+        self._peers_asked: collections.deque[PeerChunk | None] = collections.deque()
+        """Those that it was asked for ahead of time, and has not answered; None for one that is not wanted any more."""
 
     def __repr__(self) -> str:
         return f"<Chunks: {len(self._mapped)} given, {len(self._unkept)} without a descriptor>"
@@ -85,7 +93,10 @@ class Chunks:
         """
         if chunk.state is not ChunkState.READY:
             if chunk.state is ChunkState.PLANNED:
-                self._create(chunk, publisher)
+                if isinstance(chunk, PeerChunk):
+                    self._map_peer(chunk, publisher)
+                else:
+                    self._create(chunk, publisher)
             required.add(chunk.ticket)
 
     def _create(self, chunk: Chunk, publisher: Publisher) -> None:
@@ -161,6 +172,8 @@ class Chunks:
             del self._unkept[chunk.address]
         for standby in self._standbys:
             standby.chunks.unmirror(chunk)
+        if self.peers is not None:
+            self.peers.chunk_ended(chunk)
         close_in_thread(chunk.part_with_descriptor(), [], then)
 
     def close(self) -> None:
@@ -207,6 +220,80 @@ class Chunks:
             if chunk not in self.arena.chunks:
                 self.unmirror(chunk)
 
+    # --- those of other devices -----------------------------------------------------------------------------------
+
+    def _map_peer(self, chunk: PeerChunk, publisher: Publisher) -> None:
+        """Make the worker in service map a chunk of another device. Raises `CommandFailed` or `OutOfHostMemory`."""
+        descriptor = chunk.home.descriptor
+        if descriptor < 0:
+            raise CommandFailed(
+                "the other device's memory has no descriptor in this process, and cannot be mapped",
+                device=self._life.device,
+                generation=self._life.number,
+                operation=MAP_PEER.operation,
+                advice="copy the array through the host",
+            )
+        payload = MAP_PEER.struct.pack(chunk.address, chunk.size)
+        owner = _PeerOwner(self, chunk)
+        command = publisher.publish(LANE_COMPUTE, MAP_PEER, payload, (), owner, descriptors=(descriptor,))
+        chunk.state = ChunkState.CREATING
+        chunk.ticket = command.ticket
+
+    def map_peers(self) -> None:
+        """Make a worker that was just adopted map what the device uses of others."""
+        for chunk in () if self.peers is None else self.peers.wanted():
+            self.mirror_peer(chunk)
+
+    def mirror_peer(self, chunk: PeerChunk) -> None:
+        """Make a worker without commands map a chunk of another device. If it cannot, the first use tries again."""
+        with contextlib.suppress(OutOfHostMemory):
+            copies = self._sender.copies_of((chunk.home.descriptor,), context_records.MAP_PEER_CHUNK.operation)
+            self._peers_asked.append(chunk)
+            payload = context_records.MAP_PEER_CHUNK.struct.pack(chunk.address, chunk.size)
+            self._sender.send_control(context_records.MAP_PEER_CHUNK, payload, copies)
+
+    @property
+    def peers_asked(self) -> bool:
+        """True if the worker has not answered yet for a chunk that it was asked for ahead of time."""
+        return bool(self._peers_asked)
+
+    def peer_answered(self, *, mapped: bool) -> None:
+        """Note that the worker has mapped the next of the chunks that it was asked for ahead of time, or cannot."""
+        chunk = self._peers_asked.popleft()
+        if chunk is not None and mapped:
+            self._peer_chunks[chunk.address] = chunk
+
+    def peer_mapped(self, chunk: PeerChunk) -> None:
+        """Note that the worker in service has mapped a chunk of another device; the standbys follow."""
+        self._peer_chunks[chunk.address] = chunk
+        for standby in self._standbys:
+            standby.chunks.mirror_peer(chunk)
+
+    def has_peer(self, chunk: PeerChunk) -> bool:
+        """Return whether the worker has mapped this chunk of another device."""
+        return self._peer_chunks.get(chunk.address) is chunk
+
+    def release_peer(self, chunk: PeerChunk, publisher: Publisher) -> None:
+        """Make the worker release a chunk of another device, if it has it, or was asked for it."""
+        asked = chunk in self._peers_asked
+        self._peers_asked = collections.deque(None if each is chunk else each for each in self._peers_asked)
+        has = self.has_peer(chunk)
+        if has:
+            del self._peer_chunks[chunk.address]
+        if not (has or asked or chunk.state is ChunkState.CREATING) or self._life.loss is not None:
+            return
+        if self._life.state is State.SERVING:
+            publisher.publish(LANE_COMPUTE, UNMAP_PEER, UNMAP_PEER.struct.pack(chunk.address), (), Unwatched())
+        else:
+            payload = context_records.UNMAP_PEER_CHUNK.struct.pack(chunk.address)
+            self._sender.send_control(context_records.UNMAP_PEER_CHUNK, payload)
+
+    def release_other_peers(self, wanted: Collection[PeerChunk], publisher: Publisher) -> None:
+        """Make the worker release what it has of other devices but these."""
+        has = {*self._peer_chunks.values(), *(each for each in self._peers_asked if each is not None)}
+        for chunk in has.difference(wanted):
+            self.release_peer(chunk, publisher)
+
 
 def _overlap(first: Chunk, second: Chunk) -> bool:
     return first.address < second.address + second.size and second.address < first.address + first.size
@@ -236,6 +323,23 @@ class _ChunkOwner:
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         self._take_back()
+
+
+class _PeerOwner:
+    """The owner of the mapping of another device's chunk."""
+
+    def __init__(self, chunks: Chunks, chunk: PeerChunk) -> None:
+        self._chunks = chunks
+        self._chunk = chunk
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        if self._chunk.ticket == command.ticket and self._chunk.state is ChunkState.CREATING:
+            self._chunk.state = ChunkState.PLANNED if error is not None else ChunkState.READY
+            if error is None:
+                self._chunks.peer_mapped(self._chunk)
+
+    def command_lost(self, command: Command, error: DeviceError) -> None:
+        """Nothing to do: the next generation begins with what its worker has."""
 
 
 class _ReleaseOwner:

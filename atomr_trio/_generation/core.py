@@ -19,6 +19,7 @@ from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar, final
 import attrs
 import trio
 
+from .._memory.arena import MAX_CHUNKS
 from .._supervision.home import Home
 from .._supervision.policy import RestartPolicy, Supervision
 from .._values.errors import ContextLost, DeviceClosed, DeviceError, InvalidArgument, fresh
@@ -30,6 +31,7 @@ from .._wire.backends import Backend
 from .._wire.protocol import LANE_COMPUTE, Verb
 from .actor import Actor
 from .generation import Generation
+from .group import Group
 from .loss import BEING_REBUILT
 from .process import WorkerProcess
 from .standby import Standbys
@@ -62,6 +64,8 @@ class DeviceOptions:
     spin: float
     checks: tuple[str, ...]
     plan_cache: int
+    most_chunks: int = MAX_CHUNKS
+    """The most chunks of device memory, each of which takes a descriptor of this process."""
 
 
 class DevicePart:
@@ -115,6 +119,8 @@ class DeviceCore:
         self.strict: bool = options.strict
         self.face: Any = None
         """The public `Device`."""
+        self.group: Group | None = None
+        """The devices that were opened with this one, by `open_devices`; None for a device of `open_device`."""
         self.process_id: int = os.getpid()
         self.ended: DeviceError | None = None
         """The error of every request, once the device takes none any more."""
@@ -251,6 +257,8 @@ class DeviceCore:
         changed, self.changed = self.changed, trio.Event()
         changed.set()
         self.standbys.announce()
+        if self.group is not None:
+            self.group.wake()
 
     def release_dropped(self, generation: Generation) -> None:
         """Make the workers release what nobody refers to any more, at most `ORPHANS_AT_ONCE` objects at a time.

@@ -97,6 +97,8 @@ class Inbox:
                 self._chunks.came(message["address"], descriptors.pop())
             case "exported":
                 self._chunks.exported(message["address"], descriptors.pop() if descriptors else NO_DESCRIPTOR)
+            case "peer_chunk":
+                self._chunks.peer_answered(mapped=message["error"] is None)
             case "released":
                 self._chunks.released(message["chunks"])
             case "probed":

@@ -25,6 +25,8 @@ class LossKind(enum.Enum):
     HANG = "hang"
     ACTORS = "actors"
     RESTART = "restart"
+    GROUP = "group"
+    """The strategy of the group has restarted it, because another member was lost."""
 
 
 @attrs.frozen
@@ -75,7 +77,12 @@ class StartFailed(Exception):
         self.gone = gone
 
 
-def start_failure(device: int, message: dict[str, Any], last_words: str) -> StartFailed:
+def start_failure(
+    device: int | None,
+    message: dict[str, Any],
+    last_words: str,
+    what: str = "a worker for the device could not be started",
+) -> StartFailed:
     """Return the error of a start that failed, from the worker's message or a text of ours.
 
     `last_words` are added where the message does not say all by itself.
@@ -95,7 +102,7 @@ def start_failure(device: int, message: dict[str, Any], last_words: str) -> Star
         text += f" (a low limit may be the cause: {low})"
     gone = not low and message.get("class") == StatusClass.GONE.value
     error = DeviceFailed(
-        f"a worker for the device could not be started: {text}",
+        f"{what}: {text}",
         device=device,
         status=status,
         status_name=message.get("name"),

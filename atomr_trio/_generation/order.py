@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._memory.arena import Block, Chunk, ChunkState, Recipe, Ticket
+from .._memory.peers import PeerBlock
 from .._values.errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, StaleArray
 from .._values.lane_options import LaneOptions
 from .._wire.channel import TimelinePage
@@ -34,7 +35,7 @@ from .sender import Sender, close_all
 from .timeline import Command, CommandOwner, LaneBook, Operand, Timeline
 
 if TYPE_CHECKING:
-    from .services import OrderHere
+    from .services import OrderHere, PeerOrder
 
 
 class Checked(NamedTuple):
@@ -77,6 +78,8 @@ class Order:
         """True while it publishes for its own lane, whose end it marks: commands there need no tickets of their own."""
         self.others: OrderHere | None = None
         """Puts commands in order with other libraries of this process, once an array is shared with one."""
+        self.peers: PeerOrder | None = None
+        """Tells what waits for other devices; None for a device without a group."""
         self._life = life
         self._timeline = timeline
         self._page = page
@@ -139,6 +142,8 @@ class Order:
         for block, role in operands:
             if block.freed or block.lost is not None or block.torn is not None or quarantine:
                 self.check_block(block, role, operation)
+        if self.peers is not None and self.peers.overlaps(operands):
+            raise AtomrInternalError(f"{operation} was admitted to memory that another device still uses")
         required = set(requires)
         if len(operands) > LANE_LIMIT // 4:
             self._check_fills(operands, operation)
@@ -232,6 +237,7 @@ class Order:
             and not block.freed
             and block.chunk.state is ChunkState.READY
             and not (self.others is not None and self.others.uses(block))
+            and (not block.peers or (self.peers is not None and self.peers.takes_alone(block)))
         ):
             block.fast = self._token + lane
 
@@ -298,6 +304,8 @@ class Order:
 
     def _filled(self, block: Block, recipe: Recipe) -> int:
         """Return the ticket of the fill that a block still needs, and send the fill if it was not sent yet."""
+        if isinstance(block, PeerBlock):
+            raise AtomrInternalError("a command came before the first content of another device's array")
         if not recipe.ticket:
             payload = FILL.struct.pack(block.address, 0, recipe.itemsize, recipe.count, 1, recipe.pattern)
             block.recipe = None  # the fill itself needs no fill

@@ -166,6 +166,10 @@ class CommandRequest(Request):
         """Return the memory that it works on."""
         return (block for block, _ in self.operands)
 
+    def accesses(self) -> Sequence[Operand]:
+        """Return that memory, and how it is used."""
+        return self.operands
+
     def start(self, generation: Generation) -> None:
         """Publish the record."""
         self._publish(generation)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
-    from .._memory.arena import Block, Ticket
+    from .._memory.arena import Block, Chunk, Ticket
+    from .._memory.peers import PeerChunk
     from .._wire.protocol import Verb
     from .generation import Generation
+    from .peers import Wish
     from .timeline import Command, CommandOwner, Operand
 
 
@@ -45,6 +48,7 @@ class Publisher(Protocol):
         owner: CommandOwner,
         *,
         after: Iterable[Ticket] = (),
+        descriptors: Sequence[int] = (),
     ) -> Command:
         """Send one command; see `Order.publish`."""
 
@@ -73,6 +77,49 @@ class ForeignOrder(Protocol):
 
     def generation_over(self, generation: Generation) -> None:
         """End every wait for a generation whose worker is gone or idle."""
+
+
+class PeerOrder(Protocol):
+    """The order of commands and the work of other devices on the same memory; `Peers`."""
+
+    def overlaps(self, operands: Iterable[Operand]) -> bool:
+        """Return whether unfinished work of another device must not overlap with a command on these."""
+
+    def blocked(self, operands: Sequence[Operand], wish: Wish | None = None) -> bool:
+        """Return whether a command on these has to wait for another device, or for requests in front of its wish."""
+
+    def wishing(self, operands: Sequence[Operand]) -> contextlib.AbstractContextManager[Wish]:
+        """Wait in turn, in this block."""
+
+    def takes_alone(self, block: Block) -> bool:
+        """Return whether no other device has work on a block; then each of them will ask before its next."""
+
+    def press(self, operands: Iterable[Operand]) -> None:
+        """See to it that the work of others on these is heard of."""
+
+
+class PeerMemory(Protocol):
+    """The memory of the other devices of a group, for the chunks of one worker; `Peers`."""
+
+    def ranges(self) -> list[tuple[int, int]]:
+        """Return the base and the extent of the addresses of each other member."""
+
+    def wanted(self) -> list[PeerChunk]:
+        """Return the chunks that a new worker is to map."""
+
+    def chunk_ended(self, chunk: Chunk) -> None:
+        """Note that an own chunk exists no more."""
+
+
+class Neighbours(Protocol):
+    """Those who wait for a device's work and are not of this device; `Group`."""
+
+    @property
+    def watched(self) -> bool:
+        """True if there are any."""
+
+    def wake(self) -> None:
+        """Make them look again."""
 
 
 class ShortPath(Protocol):

@@ -11,10 +11,11 @@ import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
+from .._memory.arena import Block
 from .._supervision.mailbox import Request
 from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
 from .._wire.channel import TimelinePage
@@ -25,12 +26,22 @@ from .admission import Admission
 from .inbox import Inbox
 from .life import Life
 from .loss import MakeError
-from .timeline import Command, Launches, LaunchOwner, Operand, Timeline
+from .timeline import Command, Launch, Launches, LaunchOwner, Operand, Timeline
+
+if TYPE_CHECKING:
+    from .services import Neighbours
 
 log = logging.getLogger("atomr_trio._worker")
 
 SPIN_SECONDS = 200e-6
 """Seconds that a wait polls the counters between checkpoints before it blocks on the descriptor."""
+
+TURN_SECONDS = 12e-6
+"""In a turn of the scheduler that is not longer no other task has done anything that matters."""
+
+GLANCE_SECONDS = 20e-6
+"""The seconds for which a task that is alone looks for its ticket between two turns; see `Settler.look`. By the
+worker's loop of Python a launch takes about 17."""
 
 
 class Settler:
@@ -57,7 +68,11 @@ class Settler:
         self._admission = admission
         self.roused: Callable[[], None] = lambda: None
         """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
+        self.neighbours: Neighbours | None = None
+        """Those of other devices who may wait for commands of this one; None for a device without a group."""
         self._looked_for = False
+        self.over: bool = False
+        """True once everything was settled as lost."""
         self._activity = trio.Event()
         self._idle = trio.Event()
         self._why_torn: dict[str, str] = {}
@@ -84,6 +99,30 @@ class Settler:
         self._looked_for = True
         return True
 
+    async def look(self, counter: int, ticket: int) -> None:
+        """Poll until a counter has reached a ticket, or polling is not worthwhile any more, after `begin_looking`.
+
+        `counter` is its index in the page. It also returns when the generation is lost. It settles nothing.
+
+        A GPU answers a short command in about the time of two turns of trio's scheduler, so by turns alone half a turn
+        would be lost. So between two turns the task looks on for a while, if no other task has run in the last one.
+        """
+        words, clock = self._page.words, time.perf_counter
+        now = clock()
+        until = now + self.patience
+        while True:
+            before = now
+            await trio.lowlevel.checkpoint()
+            if self.over or words[counter] >= ticket:
+                return
+            now = clock()
+            if now > until:
+                return
+            if now - before < TURN_SECONDS:  # nobody else had anything to do
+                glances_until = now + GLANCE_SECONDS
+                while words[counter] < ticket and now < glances_until:
+                    now = clock()
+
     async def look_for(self, request: Request) -> None:
         """Poll until a request has its answer or polling is not worthwhile any more, after a true `begin_looking`."""
         until = time.perf_counter() + self.patience
@@ -102,11 +141,13 @@ class Settler:
         A `looker` whose command of this lane went the short way is settled faster if nothing else has ended there.
         """
         self._looked_for = False
-        if (looker is not None and self._settled_alone(looker, lane)) or self.settle_finished():
+        settled = (looker is not None and self._settled_alone(looker, lane)) or self.settle_finished()
+        idle = self._timeline.idle
+        if settled:
             self.patience = self._longest_patience
-        elif not self._timeline.idle:
+        elif not idle:
             self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
-        if not self._timeline.idle:
+        if not idle:
             self.wake()
         elif not self._idle.is_set():
             self._idle.set()
@@ -168,9 +209,15 @@ class Settler:
                 self._settle(finished)
             else:
                 self._settle_launches(finished)
-        if progressed and self._admission.waiters:
-            self._admission.wake()
+        if progressed:
+            self._tell_progress()
         return progressed
+
+    def _tell_progress(self) -> None:
+        if self._admission.waiters:
+            self._admission.wake()
+        if self.neighbours is not None and self.neighbours.watched:
+            self.neighbours.wake()
 
     def _settled_alone(self, looker: LaunchOwner, lane: int) -> bool:
         """Settle the lane's only launch, if it is this one and has run without an error: the most usual case."""
@@ -183,8 +230,7 @@ class Settler:
             return False
         launches.popleft()
         looker.launches_finished(1)
-        if self._admission.waiters:
-            self._admission.wake()
+        self._tell_progress()
         return True
 
     def _settle_launches(self, finished: Launches) -> None:
@@ -196,11 +242,15 @@ class Settler:
             if failures != book.failures:
                 book.failures = failures
                 self._inbox.drain()
-            for launch in launches:
+            for place, launch in enumerate(launches):
                 failure = told.pop((book.index, launch[0]), None)
                 if failure is not None:
                     error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
                     launch[1].launch_failed(launch, error)
+                    spoiled = getattr(launch[1], "spoiled", None)
+                    if spoiled is not None:
+                        behind = [*launches[place + 1 :], *book.launches]
+                        self._spoil(spoiled, [each for each in behind if (book.index, each[0]) not in told], failure)
         owner, count = launches[0][1], 0
         for launch in launches:
             if launch[1] is not owner:
@@ -208,6 +258,17 @@ class Settler:
                 owner, count = launch[1], 0
             count += 1
         owner.launches_finished(count)
+
+    def _spoil(self, block: Block, launches: Sequence[Launch], failure: dict[str, Any]) -> None:
+        """Fail the launches that have run on a block without its first contents, and tear what they have written."""
+        for launch in launches:
+            operation, operands = launch[2]._describe(launch[3])
+            if any(each is block for each, _ in operands):
+                launch[1].launch_failed(launch, error_of(self._life, operation, failure))
+                for each, role in operands:
+                    if role is not Role.READ and not each.freed:
+                        each.fast = 0
+                        each.tear(f"{operation} was writing it, on an array whose first contents could not be written")
 
     def _settle(self, command: Command) -> None:
         key = (command.lane, command.ticket)
@@ -236,6 +297,7 @@ class Settler:
 
     def settle_rest(self, make_error: MakeError) -> None:
         """Settle everything else as lost, each with a fresh error; what unfinished commands were writing is torn."""
+        self.over = True
         lost = list(self._timeline.take_rest())
         launches = list(self._timeline.take_rest_of_launches())
         for command in lost:
@@ -255,6 +317,8 @@ class Settler:
             except Exception:  # an internal error must not leave the others without an answer
                 log.critical("settling %r of generation %d failed", command, self._life.number, exc_info=True)
         self._admission.wake()
+        if self.neighbours is not None:
+            self.neighbours.wake()
 
     def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
         number = self._life.number

@@ -25,18 +25,21 @@ Pure bookkeeping: imports neither trio nor ctypes.
 
 from __future__ import annotations
 
-import bisect
 import collections
 import enum
-import operator
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from sys import getrefcount
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .._values.util import known
 from .._wire.protocol import Role
+from .promises import Promises
+from .sizes import Sizes
+
+if TYPE_CHECKING:
+    from .peers import PeerBlock
 
 MIB = 1 << 20
 ALIGNMENT = 512
@@ -62,7 +65,7 @@ anybody noticing. Later versions of Python do not count every variable."""
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
 
-Bound = Literal["memory", "chunks", "addresses"]
+Bound = Literal["memory", "promised", "chunks", "addresses"]
 """The limits of an arena."""
 
 
@@ -160,6 +163,7 @@ class Block:
         "freed",
         "lost",
         "nbytes",
+        "peers",
         "reader",
         "readers",
         "recipe",
@@ -195,6 +199,8 @@ class Block:
         """The command that was writing it when its generation was lost."""
         self.lost: str | None = None
         """The reason why its memory is lost for ever; None if it is not."""
+        self.peers: tuple[PeerBlock, ...] = ()
+        """The accounts that other devices of a group have of it; see ``peers.py``."""
 
     def __repr__(self) -> str:
         return f"<Block {self.address:#x}+{self.size:#x} {self.state}>"
@@ -225,12 +231,21 @@ class Block:
     def tear(self, why: str) -> None:
         """Note that an unfinished command was writing it."""
         self.torn = why
+        self.fast = 0
         self.chunk.damaged.add(self)
+        self.warn_peers()
 
     def lose(self, why: str) -> None:
         """Note that its memory is lost for ever."""
         self.lost = why
+        self.fast = 0
         self.chunk.damaged.add(self)
+        self.warn_peers()
+
+    def warn_peers(self) -> None:
+        """Make other devices look at the block's state before they use it next."""
+        for peer in self.peers:
+            peer.fast = 0
 
     def last_uses(self) -> dict[int, int]:
         """Return the tickets that the memory's next owner must wait for: the last of each lane that has touched it."""
@@ -271,6 +286,8 @@ class Block:
         Work on the same lane is in order by itself. Tickets that are reached already may be among the waits.
         """
         self.settle(epoch)
+        if self.peers:
+            self.warn_peers()
         writer = self.writer
         if writer is not None and writer[0] != lane:
             waits.add(writer)
@@ -303,98 +320,48 @@ class _Span:
         self.waits = waits
 
 
-class _Sizes:
-    """Sizes and addresses of free spans, in order. Rows have a bounded length: each change moves a part of a row."""
-
-    LONGEST = 1024
-
-    def __init__(self) -> None:
-        self._rows: list[list[tuple[int, int]]] = [[]]
-        """Only a single row may be empty."""
-
-    def __len__(self) -> int:
-        return sum(map(len, self._rows))
-
-    def add(self, item: tuple[int, int]) -> None:
-        """Insert an item in order."""
-        at = self._row_of(item)
-        row = self._rows[at]
-        bisect.insort(row, item)
-        if len(row) > self.LONGEST:
-            half = len(row) // 2
-            self._rows[at : at + 1] = [row[:half], row[half:]]
-
-    def remove(self, item: tuple[int, int]) -> None:
-        """Remove an item, which must be there."""
-        at = self._row_of(item)
-        row = self._rows[at]
-        del row[bisect.bisect_left(row, item)]
-        if not row and len(self._rows) > 1:
-            del self._rows[at]
-
-    def replace(self, item: tuple[int, int], new: tuple[int, int]) -> None:
-        """Put another item in the place of one that is there. It is cheap where the order stays."""
-        row = self._rows[self._row_of(item)]
-        at = bisect.bisect_left(row, item)
-        if (at and row[at - 1] > new) or (at + 1 < len(row) and row[at + 1] < new) or len(self._rows) > 1:
-            self.remove(item)
-            self.add(new)
-        else:
-            row[at] = new
-
-    def first(self, size: int) -> tuple[int, int] | None:
-        """Return the first item of at least this size."""
-        rows = self._rows
-        if len(rows) > 1:
-            return next(self.since((size, 0)), None)
-        row = rows[0]
-        at = bisect.bisect_left(row, (size, 0))
-        return row[at] if at < len(row) else None
-
-    def since(self, item: tuple[int, int]) -> Iterator[tuple[int, int]]:
-        """Yield the items that are not below this one."""
-        first = self._row_of(item)
-        yield from self._rows[first][bisect.bisect_left(self._rows[first], item) :]
-        for row in self._rows[first + 1 :]:
-            yield from row
-
-    def last(self) -> tuple[int, int]:
-        """Return the largest item; there must be one."""
-        return self._rows[-1][-1]
-
-    def _row_of(self, item: tuple[int, int]) -> int:
-        """Return the last row that begins at or before the item, or the first row."""
-        if len(self._rows) == 1:
-            return 0
-        return max(0, bisect.bisect_right(self._rows, item, key=operator.itemgetter(0)) - 1)
-
-
 class ArenaFull(Exception):
     """The memory limit, the number of chunks or the range of addresses does not allow the allocation."""
 
     def __init__(
-        self, bound: Bound, requested: int, limit: int, in_use: int, reserved: int, chunks: int, workspaces: int
+        self,
+        bound: Bound,
+        requested: int,
+        limit: int,
+        in_use: int,
+        reserved: int,
+        chunks: int,
+        workspaces: int,
+        promised: int,
     ) -> None:
-        super().__init__(bound, requested, limit, in_use, reserved, chunks, workspaces)
+        super().__init__(bound, requested, limit, in_use, reserved, chunks, workspaces, promised)
         self.bound: Bound = bound
-        """Which of the three."""
+        """Which of them."""
         self.requested = requested
         self.limit = limit
         self.in_use = in_use
         self.reserved = reserved
         self.chunks = chunks
         self.workspaces = workspaces
+        self.promised = promised
+        """Bytes that are kept for others than the caller."""
 
 
 def _none() -> int:
     return 0
 
 
+def _not_held(block: Block) -> bool:
+    return False
+
+
 class Arena:
     """Allocation over chunks at fixed addresses: exact fit first, then best fit."""
 
-    def __init__(self, base: int, extent: int, limit: int) -> None:
+    def __init__(self, base: int, extent: int, limit: int, most_chunks: int = MAX_CHUNKS) -> None:
         self.base = base
+        self.most_chunks: int = most_chunks
+        """The most chunks that it may have: each takes a file descriptor of this process."""
         self.extent = extent
         self.limit = limit
         self.chunks: list[Chunk] = []
@@ -411,6 +378,12 @@ class Arena:
         """For each lost generation whose worker is not reaped yet, the ticket that each lane had reached."""
         self.count_workspaces: Callable[[], int] = _none
         """Returns the bytes of device memory that libraries have for workspaces, which count for the limit too."""
+        self.held_by_peers: Callable[[Block], bool] = _not_held
+        """Returns whether another device still works on a block that was freed, and will have it freed afterwards."""
+        self.promises: Promises | None = None
+        """The bytes of the limit that were promised; None for none."""
+        self._kept = False
+        """True while a block is allocated that breaks no promise."""
         self._short = False
         self._bins: dict[int, list[Block]] = {}
         """The freed blocks that are not merged with their neighbours yet, by size, the newest last."""
@@ -418,7 +391,7 @@ class Arena:
         """The number of those blocks."""
         self._starts: dict[int, _Span] = {}
         self._ends: dict[int, _Span] = {}
-        self._sizes = _Sizes()
+        self._sizes = Sizes()
 
     @property
     def workspaces(self) -> int:
@@ -435,13 +408,15 @@ class Arena:
 
         A guarded block lies at the end of its own memory, which is between unmapped addresses.
         """
+        if self.promises is not None and not self._kept:
+            return self._allocate_beside_promises(self.promises, size, guarded)
         nbytes = size
         size = (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT or ALIGNMENT
         last: Block | None = None
         orphans = self.orphans
         if orphans:
             last = orphans.popleft()
-            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine:
+            if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine or last.peers:
                 self.free(last)
                 last = None
             elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
@@ -480,10 +455,25 @@ class Arena:
         self.blocks.add(block)
         return block
 
+    def _allocate_beside_promises(self, promises: Promises, size: int, guarded: bool) -> Block:
+        """Allocate as `allocate` does, unless that would take what was promised to others than the calling task."""
+        self.collect()
+        if self.in_use + self.workspaces + promises.kept_from_caller + size > self.limit:
+            raise self._full(size, "promised")
+        self._kept = True
+        try:
+            block = Arena.allocate(self, size, guarded)
+        finally:
+            self._kept = False
+        promises.charge(block, block.size)
+        return block
+
     def free(self, block: Block) -> None:
         """Give a block back. Its memory is reusable at once; freeing twice does nothing."""
-        if block.freed:
+        if block.freed or (block.peers and self.held_by_peers(block)):
             return
+        if self.promises is not None:
+            self.promises.freed(block)
         block.freed = True
         block.fast = 0
         chunk = block.chunk
@@ -581,12 +571,12 @@ class Arena:
     def _make_room(self, size: int, needed: int) -> int:
         """Release cached chunks, and return the bytes that the limit leaves for a chunk of at least `needed` bytes."""
         room = self.limit - self.workspaces - self.reserved
-        if needed > room or len(self.chunks) >= MAX_CHUNKS:
+        if needed > room or len(self.chunks) >= self.most_chunks:
             self.collect()
             self._retire_unused(needed - room)
             room = self.limit - self.workspaces - self.reserved
-        if needed > room or len(self.chunks) >= MAX_CHUNKS:
-            raise self._full(size, "memory" if len(self.chunks) < MAX_CHUNKS else "chunks")
+        if needed > room or len(self.chunks) >= self.most_chunks:
+            raise self._full(size, "memory" if len(self.chunks) < self.most_chunks else "chunks")
         return room
 
     def _grow(self, size: int) -> None:
@@ -629,7 +619,10 @@ class Arena:
             self._insert(rest)
 
     def _full(self, size: int, bound: Bound) -> ArenaFull:
-        return ArenaFull(bound, size, self.limit, self.in_use, self.reserved, len(self.chunks), self.workspaces)
+        promised = 0 if self.promises is None else self.promises.kept_from_caller
+        return ArenaFull(
+            bound, size, self.limit, self.in_use, self.reserved, len(self.chunks), self.workspaces, promised
+        )
 
     def _allocate_guarded(self, nbytes: int) -> Block:
         size = -(-nbytes // GUARDED_ALIGNMENT) * GUARDED_ALIGNMENT
@@ -808,6 +801,12 @@ class Arena:
             return False
         # Tickets of two generations cannot be combined, and those of a lost one still count.
         return not self.quarantine or not (self._span_quarantined(first) or self._span_quarantined(second))
+
+    @property
+    def available(self) -> int:
+        """Return the bytes of the limit that nobody has and nobody was promised."""
+        promised = 0 if self.promises is None else self.promises.left
+        return max(0, self.limit - self.workspaces - self.in_use - promised)
 
     @property
     def free_bytes(self) -> int:

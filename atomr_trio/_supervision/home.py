@@ -149,7 +149,7 @@ def _in_asyncio() -> bool:
     return True
 
 
-def check_can_open(device: int) -> None:
+def check_can_open(device: int | None = None) -> None:
     """Raise `OutsideRun` outside of trio's tasks, where no device can be opened."""
     if in_trio_task():
         return

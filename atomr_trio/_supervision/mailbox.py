@@ -13,8 +13,7 @@ Only this file and ``_calls/launching.py`` call ``reschedule``: one sleep, one w
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
 
 import outcome
@@ -22,8 +21,8 @@ import trio
 
 from .._memory.arena import Block
 from .._values.errors import ActorCrashed, ContextLost, DeviceError
-from .._values.statistics import ActorStatistics, Outcome
-from .._wire.protocol import LANE_COMPUTE
+from .._values.statistics import OUTCOMES, ActorStatistics, Outcome
+from .._wire.protocol import LANE_COMPUTE, Role
 from .states import FIRST, OPEN, RequestState
 
 
@@ -50,6 +49,10 @@ class Request:
 
     def blocks(self) -> Iterable[Block]:
         """Return the memory that it works on: it cannot begin while a lost worker may still touch any of it."""
+        return ()
+
+    def accesses(self) -> Sequence[tuple[Block, Role]]:
+        """Return that memory, and how it is used."""
         return ()
 
     @property
@@ -150,8 +153,8 @@ class Gate(Protocol):
     def shut(self, request: Request) -> bool:
         """Return whether the request must wait."""
 
-    async def wait(self) -> None:
-        """Wait until the answer of `shut` may have changed."""
+    async def wait(self, request: Request, check: Callable[[], None]) -> None:
+        """Wait until it need not any more; `check` raises an error when it must not wait on."""
 
 
 class Looker(Protocol):
@@ -176,7 +179,7 @@ class Mailbox:
         self._gate = gate
         self._send, self._receive = trio.open_memory_channel[Request](capacity)
         self._accepted = 0
-        self._settled: Counter[Outcome] = Counter()
+        self._settled: dict[Outcome, int] = dict.fromkeys(OUTCOMES, 0)
         self._closed: Callable[[], DeviceError] | None = None
         self.restarts = 0
         self.shortcut: Shortcut | None = None
@@ -230,10 +233,8 @@ class Mailbox:
         """Put the request into the mailbox, waiting for room; the caller waits for its answer itself."""
         self._check_open()
         gate = self._gate
-        if gate is not None:
-            while gate.shut(request):
-                await gate.wait()
-                self._check_open()
+        if gate is not None and gate.shut(request):
+            await gate.wait(request, self._check_open)
         # It may be settled before `send` returns, and that counts. A request that was never accepted does not count.
         request._mailbox = self
         self.posted += 1
@@ -297,6 +298,11 @@ class Mailbox:
         if self._closed is not None:
             raise self._closed()
 
+    @property
+    def queued(self) -> int:
+        """The number of requests that wait."""
+        return self._send.statistics().current_buffer_used
+
     def statistics(self, under_way: int = 0) -> ActorStatistics:
         """Return the present counts. `under_way` requests more were accepted, which are counted only when they end."""
         channel = self._send.statistics()
@@ -305,6 +311,6 @@ class Mailbox:
             queued=channel.current_buffer_used,
             peak_queued=channel.peak_buffer_used,
             accepted=self._accepted + under_way,
-            settled=dict(self._settled),
+            settled=self._settled,
             restarts=self.restarts,
         )

@@ -15,22 +15,22 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import Storage
+from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
 from .._wire.records.memory import AREA_SHIFT
-from .copy_plan import PINNED_PIECE, TO_DEVICE, Way
+from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
 from .memory import tear
-from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, bytes_of, pieces_of
+from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, _Form, bytes_of, pieces_of
 from .staging import Slot
-from .transfers import transfers_of
+from .transfers import Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
-    from .._supervision.mailbox import Mailbox
     from .batch_areas import BatchSlots
 
 
@@ -49,11 +49,10 @@ class BatchCopy:
         "_ended",
         "_failed",
         "_host",
-        "_mailbox",
-        "_path",
         "_place",
         "count",
         "error",
+        "path",
         "siblings",
         "slots",
     )
@@ -62,15 +61,14 @@ class BatchCopy:
     takes_slot = False
 
     def __init__(
-        self, path: CopyPath, mailbox: Mailbox, array: DeviceArray, host: npt.NDArray[Any], place: int | None
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None, count: int
     ) -> None:
-        self._path = path
-        self._mailbox = mailbox
+        self.path: CopyPath = path
         self._array = array
         self._host = host
         self._place = place
         """The place of pinned memory; None for memory that is copied through slots."""
-        self.count: int = 1 if place is not None else -(-host.nbytes // SHORT_PIECE)
+        self.count: int = count
         """The number of its commands."""
         self.slots: collections.deque[tuple[int, Slot]] = collections.deque()
         """The slots that it holds, each with the ticket of the command that uses it."""
@@ -84,31 +82,38 @@ class BatchCopy:
 
     def send(self, acquire: Callable[[int], Slot]) -> None:
         """Send all commands. Raises the errors of `acquire` before any."""
-        block, address = self._array._block, self._array.address
-        arguments = (self._array, self._host)
+        host, array = self._host, self._array
+        address, size = array._storage.block.address + array._offset, host.nbytes
         if self._place is not None:
-            self._path.send(block, (address, self._place, self._host.nbytes), self, arguments, shares=False)
-            self._begun = 1
-            return
-        slots = self._acquire_all(acquire)
-        memory, size, incoming = bytes_of(self._host), self._host.nbytes, self._path.way is TO_DEVICE
-        for number, (slot, (begin, length)) in enumerate(zip(slots, pieces_of(size, SHORT_PIECE), strict=True)):
-            if incoming:
-                np.copyto(slot.bytes[:length], memory[begin : begin + length])
-            if slot.area:
-                slot.introduce(self._path.generation, self._path.way.lane)
-            shares = incoming and number + 1 < self.count and bool((number + 1) % SIGN_EVERY)
-            words = (address + begin, slot.place, length)
-            ticket = self._path.send(block, words, self, arguments, shares=shares)
-            self._begun += 1
+            self._send((address, self._place, size), None)
+        elif self.count == 1:
+            self._send_through(acquire(size), host.ravel().view(BYTES), address)
+        else:
+            memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
+            slots = self._acquire_all(acquire, [length for _, length in pieces])
+            for slot, (begin, length) in zip(slots, pieces, strict=True):
+                self._send_through(slot, memory[begin : begin + length], address + begin)
+
+    def _send_through(self, slot: Slot, memory: npt.NDArray[np.uint8], address: int) -> None:
+        if self.path.incoming:
+            slot.load(memory)
+        self._send((address, slot.place, len(memory)), slot)
+
+    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: _Form | None = None) -> None:
+        path, array = self.path, self._array
+        if slot is not None and slot.area:
+            slot.introduce(path.generation, path.way.lane)
+        self._begun = begun = self._begun + 1
+        shares = begun != self.count and path.incoming and begun % SIGN_EVERY != 0
+        ticket = path.send(array._storage.block, words, self, (array, self._host), shares, form)
+        if slot is not None:
             self.slots.append((ticket, slot))
 
-    def _acquire_all(self, acquire: Callable[[int], Slot]) -> list[Slot]:
+    def _acquire_all(self, acquire: Callable[[int], Slot], sizes: Sequence[int]) -> list[Slot]:
         slots: list[Slot] = []
-        size = self._host.nbytes
         try:
-            for _, length in pieces_of(size, SHORT_PIECE):
-                slots.append(acquire(length))
+            for size in sizes:
+                slots.append(acquire(size))  # noqa: PERF401  what was made must be known when the next one fails
         except BaseException:
             for slot in slots:
                 slot.release()
@@ -125,20 +130,21 @@ class BatchCopy:
     @property
     def burden(self) -> int:
         """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
-        return self._host.nbytes if self.slots and self._path.way is not TO_DEVICE else 0
+        return self._host.nbytes if self.slots and not self.path.incoming else 0
 
     def take(self) -> None:
         """Copy the bytes to the host's array, after a copy to the host."""
-        if self._path.way is TO_DEVICE:
-            return
-        if not self.slots:
-            return
-        memory = bytes_of(self._host)
-        for begin, length in pieces_of(self._host.nbytes, SHORT_PIECE):
-            slot = self.slots[0][1]
-            np.copyto(memory[begin : begin + length], slot.bytes[:length])
-            self.slots.popleft()
-            slot.release()
+        if not self.path.incoming:
+            for number in range(len(self.slots)):
+                slot = self.slots[0][1]
+                self._store(number, slot)
+                self.slots.popleft()
+                slot.release()
+
+    def _store(self, number: int, slot: Slot) -> None:
+        """Copy the bytes of a command to the host's array."""
+        begin = number * SHORT_PIECE
+        slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
 
     def drop(self) -> None:
         """Drop the outcome: the batch leaves before it has taken it."""
@@ -154,7 +160,7 @@ class BatchCopy:
 
     def reclaim(self) -> bool:
         """Give the slots back that the GPU has read; true if it holds none any more."""
-        slots, reached = self.slots, self._path.words[self._path.counter]
+        slots, reached = self.slots, self.path.words[self.path.counter]
         while slots and slots[0][0] <= reached:
             slots.popleft()[1].release()
         return not slots
@@ -164,32 +170,33 @@ class BatchCopy:
     def launches_finished(self, count: int) -> None:
         """Note the end of commands."""
         self._ended += count
-        failed, self._failed = self._failed, 0
-        self._mailbox.count_finished(count - failed, "abandoned" if self._dropped else "ok")
+        failed, path, dropped = self._failed, self.path, self._dropped
         if failed:
-            self._mailbox.count_finished(failed, "abandoned" if self._dropped else "failed")
-        if self._path.way is TO_DEVICE:
+            self._failed = 0
+            path.mailbox.count_finished(failed, "abandoned" if dropped else "failed")
+        path.mailbox.count_finished(count - failed, "abandoned" if dropped else "ok")
+        if path.incoming:
             self.reclaim()
-        self._end()
+        if self._ended == self.count:
+            self._end()
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error of a command that failed alone: a part of the array may be written, and another not."""
         self._failed += 1
         if self.error is None:
             self.error = error
-        if self._path.way is TO_DEVICE:
+        if self.path.incoming:
             tear(self._array._block, error, begun=self._begun, pieces=self.count)
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error: the generation was lost before the commands were seen to end."""
         self._ended += count
         self.error = error
-        self._mailbox.count_finished(count, "abandoned" if self._dropped else "lost")
-        self._end()
+        self.path.mailbox.count_finished(count, "abandoned" if self._dropped else "lost")
+        if self._ended == self.count:
+            self._end()
 
     def _end(self) -> None:
-        if not self.answered:
-            return
         if self._dropped or self.error is not None:
             self._release()
         if self._bell is not None:
@@ -200,45 +207,106 @@ class BatchCopy:
             self.slots.popleft()[1].release()
 
 
+class BatchBoxCopy(BatchCopy):
+    """A copy of a batch whose bytes do not follow each other on one of the sides: a box of rows for each piece."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, path: CopyPath, plan: _Plan) -> None:
+        super().__init__(path, plan.array, plan.host, None, len(plan.pieces))
+        self._plan = plan
+
+    def send(self, acquire: Callable[[int], Slot]) -> None:
+        """Send all commands. Raises the errors of `acquire` before any."""
+        plan, path = self._plan, self.path
+        slots = self._acquire_all(acquire, [piece.size for piece in plan.pieces])
+        if path.incoming:
+            try:
+                for piece, slot in zip(plan.pieces, slots, strict=True):
+                    plan.load(piece, slot.bytes)
+            except BaseException:  # the system has no memory for what numpy needs
+                for slot in slots:
+                    slot.release()
+                raise
+        for piece, slot in zip(plan.pieces, slots, strict=True):
+            words, form = path.command_of(plan, piece, slot)
+            self._send(words, slot, form)
+
+    @property
+    def burden(self) -> int:
+        """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
+        return self._plan.burden_of_all if self.slots and not self.path.incoming else 0
+
+    def _store(self, number: int, slot: Slot) -> None:
+        self._plan.store(self._plan.pieces[number], slot.bytes)
+
+
+class BatchCopyPaths(DevicePart):
+    """The short ways of the copies of a device's batches. All batches of a generation have the same ones.
+
+    A worker prepares what a path sends when it comes for the first time.
+    """
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._paths: dict[int, CopyPath] = {}
+
+    def of(self, generation: Generation, way: Way) -> CopyPath | None:
+        """Return the path of a direction into a generation; None if it has no ring."""
+        path = self._paths.get(way.lane)
+        if path is None or path.generation is not generation:
+            if generation.ring is None:
+                return None
+            path = self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor, BATCH_LIMIT)
+        return path
+
+    def generation_lost(self, number: int) -> None:
+        """Drop the paths into a lost generation."""
+        self._paths.clear()
+
+
 class BatchCopies:
     """The short way of one batch's copies, in the generation that it was entered in."""
 
-    def __init__(self, generation: Generation, mailbox: Mailbox, slots: BatchSlots) -> None:
+    def __init__(self, device: DeviceCore, generation: Generation, slots: BatchSlots) -> None:
         self._generation = generation
-        self._mailbox = mailbox
-        self._slots = slots
-        self._paths: dict[int, CopyPath] = {}
+        self._paths = device.part(BatchCopyPaths)
+        self._pinned = device.part(Transfers).pinned
+        self._acquire = slots.acquire
         self._incoming: collections.deque[BatchCopy] = collections.deque()
         """Copies to the device that may still hold slots, the oldest first."""
 
     def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> BatchCopy | None:
         """Return a copy between two checked arrays that can be sent now; None if it has to go the general way."""
-        size = host.nbytes
-        if array._plain is None or not size or type(array._storage) is not Storage or not host.flags.c_contiguous:
+        size, flags = host.nbytes, host.flags
+        if not size or type(array._storage) is not Storage:
             return None
-        path = self._paths.get(way.lane)
+        path = self._paths.of(self._generation, way)
         if path is None:
-            if self._generation.ring is None:
-                return None
-            path = self._paths[way.lane] = CopyPath(self._generation, way, BATCH_LIMIT)
-        found = transfers_of(array).pinned.find(host)
-        place = None
+            return None
+        if array._plain is None or not flags.c_contiguous:
+            plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
+            return None if plan is None else BatchBoxCopy(path, plan)
+        found = None if flags.owndata else self._pinned.find(host)
+        place, count = None, 1
         if found is None:
-            if size > (BATCH_IN_BYTES if way is TO_DEVICE else SHORT_BYTES):
-                return None
+            if size > SHORT_PIECE:
+                if size > (BATCH_IN_BYTES if path.incoming else SHORT_BYTES):
+                    return None
+                count = -(-size // SHORT_PIECE)
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None
         else:
             place = found[0].number << AREA_SHIFT | found[1]
-        copy = BatchCopy(path, self._mailbox, array, host, place)
-        return copy if path.takes(array._block, copy.count) else None
+        return BatchCopy(path, array, host, place, count) if path.takes(array._storage.block, count) else None
 
     def send(self, copy: BatchCopy) -> None:
         """Send a copy that was planned just now. Raises as `BatchSlots.acquire` does, before anything is sent."""
         incoming = self._incoming
         while incoming and incoming[0].reclaim():
             incoming.popleft()
-        copy.send(self._slots.acquire)
-        if copy.slots and copy._path.way is TO_DEVICE:
+        copy.send(self._acquire)
+        path = copy.path
+        if path.incoming and copy.slots:
             incoming.append(copy)
-        self._generation.settler.wake()
+        path.settler.wake()

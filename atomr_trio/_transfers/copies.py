@@ -1,4 +1,4 @@
-"""Copies between arrays and numpy, and between arrays of one device: verbs of the memory actor.
+"""Copies between arrays and numpy, and between arrays of one device or one group: verbs of the memory actor.
 
 Only memcpy touches ordinary host memory, never DMA, so its owner may be cancelled at any moment. A copy goes through
 slots of the staging area, several at a time. Helpers copy in one half of the slots while the GPU copies in the other.
@@ -11,7 +11,7 @@ needs none of this: there the GPU does everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,6 +19,7 @@ import numpy.typing as npt
 import trio
 
 from .._arrays.arrays import check_usable
+from .._arrays.peers import block_of, check_of_group, prepare, why_out_of_reach
 from .._values.util import known
 from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
@@ -30,6 +31,11 @@ from .transfers import Transfers, transfers_of
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
+    from .._generation.core import DeviceCore
+
+
+_THROUGH_HOST_BYTES = 64 << 20
+"""The most bytes of a copy between two arrays that are on the host at a time."""
 
 
 class _Taking:
@@ -127,57 +133,97 @@ async def _by_one_command(plan: _Plan) -> None:
         raise
 
 
-@trio.lowlevel.enable_ki_protection
-async def copy_in(array: DeviceArray, host: npt.NDArray[Any]) -> None:
-    """Overwrite a device array with a host array of the same shape and dtype. See `DeviceArray.copy_from`."""
-    await _copy(array, host, TO_DEVICE, _Incoming)
+class HostCopies:
+    """The copies between the arrays of a device and the host. The caller has asked `Home.check_task`."""
 
+    def __init__(self, device: DeviceCore) -> None:
+        self._device = device
+        self._short = device.part(ShortCopies)
 
-@trio.lowlevel.enable_ki_protection
-async def copy_out(array: DeviceArray, host: npt.NDArray[Any]) -> None:
-    """Copy a device array into a host array of the same shape and dtype. See `DeviceArray.copy_to`."""
-    await _copy(array, host, TO_HOST, _Outgoing)
+    @trio.lowlevel.enable_ki_protection
+    def copy_in(self, array: DeviceArray, host: npt.NDArray[Any]) -> Coroutine[Any, Any, None]:
+        """Return the copy to an array, to be awaited at once; see `DeviceArray.copy_from`."""
+        if self._device.ended is not None or array._storage.block.freed:
+            check_usable(self._device, array)
+        copy = self._short.begin(array, host, TO_DEVICE)
+        return self._generally(array, host, TO_DEVICE, _Incoming) if copy is None else copy.run()
 
+    @trio.lowlevel.enable_ki_protection
+    def copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> Coroutine[Any, Any, None]:
+        """Return the copy of an array to the host, to be awaited at once; see `DeviceArray.copy_to`."""
+        if self._device.ended is not None or array._storage.block.freed:
+            check_usable(self._device, array)
+        copy = self._short.begin(array, host, TO_HOST)
+        return self._generally(array, host, TO_HOST, _Outgoing) if copy is None else copy.run()
 
-async def _copy(array: DeviceArray, host: npt.NDArray[Any], way: Way, through_slots: type[_Flow]) -> None:
-    device = array._storage.device
-    check_usable(device, array)
-    await trio.lowlevel.checkpoint_if_cancelled()
-    short = device.part(ShortCopies)
-    copy = short.begin(array, host, way)
-    if copy is not None:
-        await copy.run()
-        return
-    plan = _Plan(array, host, way)
-    if not plan.pieces:
-        await trio.lowlevel.checkpoint()
-        return
-    if plan.is_one_command:
-        await _by_one_command(plan)
-    else:
-        flow = _flow(plan, through_slots)
-        try:
-            await flow.run()
-        except BaseException as error:
-            begun = flow.abandon()
-            if way is TO_DEVICE:
-                tear(array._block, error, begun=begun, pieces=len(plan.pieces))
-            else:
-                await flow.still()
-            raise
-    short.learn(way)
+    @trio.lowlevel.enable_ki_protection
+    async def _generally(
+        self, array: DeviceArray, host: npt.NDArray[Any], way: Way, through_slots: type[_Flow]
+    ) -> None:
+        await trio.lowlevel.checkpoint_if_cancelled()
+        plan = _Plan(array, host, way)
+        if not plan.pieces:
+            await trio.lowlevel.checkpoint()
+            return
+        if plan.is_one_command:
+            await _by_one_command(plan)
+        else:
+            flow = _flow(plan, through_slots)
+            try:
+                await flow.run()
+            except BaseException as error:
+                begun = flow.abandon()
+                if way is TO_DEVICE:
+                    tear(array._block, error, begun=begun, pieces=len(plan.pieces))
+                else:
+                    await flow.still()
+                raise
+        self._short.learn(way)
 
 
 @trio.lowlevel.enable_ki_protection
 async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
-    """Copy between two arrays of one device, of the same shape and dtype. See `DeviceArray.copy_from`."""
-    for array in (source, target):
-        check_usable(target._storage.device, array)
-    requests = plan_copy(source, target)
+    """Copy between two arrays of one device or of one group, of the same shape and dtype. See `DeviceArray.copy_from`.
+
+    The target's device copies: from another device's memory over what connects the two.
+    """
+    device = target._storage.device
+    check_usable(device, target)
+    if source._storage.device is device:
+        check_usable(device, source)
+        requests = plan_copy(source, target)
+    else:
+        check_of_group(device, source)
+        requests = None
+        if source.size and why_out_of_reach(device, source) is None:
+            await prepare(device, source)
+            requests = plan_copy(source, target, account=block_of(device, source))
     if requests is None:
-        # One of them is walked backwards, or across its rows: the host reorders that faster than a copy engine.
+        await _through_host(source, target)
+    else:
+        await ask_all(target, requests)
+
+
+async def _through_host(source: DeviceArray, target: DeviceArray) -> None:
+    """Copy between arrays one of which the copy engine cannot reach, or would walk backwards or across its rows.
+
+    The host reorders faster than it. Large arrays go in pieces, along their first axis.
+    """
+    length = target.shape[0] if target.ndim else 1
+    rows = max(1, length * _THROUGH_HOST_BYTES // max(1, target.nbytes))
+    read, write = transfers_of(source).copy_out, transfers_of(target).copy_in
+    if rows >= length:
         host = np.empty(target.shape, target.dtype)
-        await copy_out(source, host)
-        await copy_in(target, host)
+        await read(source, host)
+        await write(target, host)
         return
-    await ask_all(target, requests)
+    begun = 0
+    try:
+        for first in range(0, length, rows):
+            host = np.empty((min(rows, length - first), *target.shape[1:]), target.dtype)
+            await read(source[first : first + rows], host)
+            begun += 1
+            await write(target[first : first + rows], host)
+    except BaseException as error:
+        tear(target._block, error, begun=begun, pieces=-(-length // rows))
+        raise

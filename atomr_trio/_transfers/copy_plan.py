@@ -43,6 +43,7 @@ from .transfers import transfers_of
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .._generation.generation import Generation
+    from .._memory.arena import Block
     from .batch_areas import BatchSlots
 
 
@@ -78,6 +79,8 @@ class Way(NamedTuple):
 TO_DEVICE = Way("to device", "memory.copy_in", LANE_COPY_IN, COPY_IN, COPY_IN_BOX, COPY_IN_MANY, COPY_IN_STREAM)
 
 TO_HOST = Way("to host", "memory.copy_out", LANE_COPY_OUT, COPY_OUT, COPY_OUT_BOX, COPY_OUT_MANY, COPY_OUT_STREAM)
+
+BYTES = np.dtype(np.uint8)
 
 _RAW = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)} | {16: np.dtype("c16")}
 """The types that elements are moved as, by their size. For these types of numpy itself, a copy releases the lock."""
@@ -122,14 +125,14 @@ def _cut(boxes: Iterable[Box], limit: int) -> Sequence[Piece]:
 class _Plan:
     """One copy between the device and the host: its pieces, and the layout of their bytes on the host."""
 
-    __slots__ = ("_base", "_elements", "_heals", "array", "host", "pieces", "pinned", "way")
+    __slots__ = ("_base", "_elements", "_first", "_scattered", "array", "host", "pieces", "pinned", "way")
 
     def __init__(self, array: DeviceArray, host: npt.NDArray[Any], way: Way, limit: int | None = None) -> None:
         """Pieces that go through slots have at most `limit` bytes, if there is one."""
         self.array: DeviceArray = array
         self.host: npt.NDArray[Any] = host
         self.way: Way = way
-        self._heals = array._covers_block
+        self._first = True
         self._base = array.address
         itemsize, packed, packing = array.itemsize, host, None
         if not (array.contiguous and host.size):
@@ -138,8 +141,9 @@ class _Plan:
                 packed = packing.apply(host)
             self._base += packing.offset
         self.pinned: tuple[PinnedArea, int] | None = transfers_of(array).pinned.find(packed)
-        elements = packed.view(_RAW[itemsize])
-        self._elements = elements.reshape(-1) if elements.flags.c_contiguous else elements
+        self._scattered = not packed.flags.c_contiguous
+        """True if the elements on the host are not one run of bytes in the order of the pieces."""
+        self._elements = packed.view(_RAW[itemsize]) if self._scattered else packed.ravel().view(BYTES)
         most = LARGE_SLOT if self.pinned is None else PINNED_PIECE
         limit = min(most, limit or most) // itemsize * itemsize or itemsize
         self.pieces: Sequence[Piece] = (
@@ -154,14 +158,21 @@ class _Plan:
         """Return the next command's access to the array: the first that writes replaces all of its contents."""
         if self.way is TO_HOST:
             return Role.READ
-        role, self._heals = Role.OVERWRITE if self._heals else Role.WRITE, False
-        return role
+        heals, self._first = self._first and self.array._covers_block, False
+        return Role.OVERWRITE if heals else Role.WRITE
 
     def burden(self, piece: Piece) -> int:
         """Return the host's time for a piece, as the size in bytes of a plain copy that takes as long."""
         if self.pinned is not None:
             return 0
-        return piece.size if self._elements.ndim == 1 and self._elements.flags.c_contiguous else SCATTERED * piece.size
+        return SCATTERED * piece.size if self._scattered else piece.size
+
+    @property
+    def burden_of_all(self) -> int:
+        """The sum of the burdens of all pieces."""
+        if self.pinned is not None:
+            return 0
+        return SCATTERED * self.host.nbytes if self._scattered else self.host.nbytes
 
     def box_at(self, box: Box) -> int:
         """Return the device address of the first byte of a box."""
@@ -212,18 +223,24 @@ class _Plan:
 
     def load(self, piece: Piece, target: npt.NDArray[np.uint8]) -> None:
         """Copy a piece from the host's array to packed memory."""
-        for part, packed in self._parts(piece, target):
-            np.copyto(packed, part)
+        if self._scattered:
+            for part, packed in self._parts(piece, target):
+                np.copyto(packed, part)
+        else:
+            target[: piece.size] = self._elements[piece.start : piece.start + piece.size]
 
     def store(self, piece: Piece, source: npt.NDArray[np.uint8]) -> None:
         """Copy a piece from packed memory to the host's array."""
-        for part, packed in self._parts(piece, source):
-            np.copyto(part, packed)
+        if self._scattered:
+            for part, packed in self._parts(piece, source):
+                np.copyto(part, packed)
+        else:
+            self._elements[piece.start : piece.start + piece.size] = source[: piece.size]
 
     def _parts(
         self, piece: Piece, memory: npt.NDArray[np.uint8]
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-        """Yield the parts of the host's array that make up a piece, each with its part of the packed memory."""
+        """Yield the parts of a scattered array that make up a piece, each with its part of the packed memory."""
         elements = self._elements
         flat = memory[: piece.size].view(elements.dtype)
         first, at = piece.start // elements.itemsize, 0
@@ -340,11 +357,17 @@ def plan_copy_out(array: DeviceArray, host: npt.NDArray[Any], slots: BatchSlots)
 
 
 def plan_copy(
-    source: DeviceArray, target: DeviceArray, lane: int = LANE_COMPUTE, *, most: int = THROUGH_HOST
+    source: DeviceArray,
+    target: DeviceArray,
+    lane: int = LANE_COMPUTE,
+    *,
+    most: int = THROUGH_HOST,
+    account: Block | None = None,
 ) -> list[CommandRequest] | None:
-    """Return the requests that copy between two checked arrays of one device, one shape and one dtype.
+    """Return the requests that copy between two checked arrays of one shape and one dtype.
 
-    Returns None if they would have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
+    `account` is the account of the source's block, if the target's device does not own it. Returns None if they would
+    have more than `most` boxes. Raises `InvalidArgument` for arrays that share memory.
     """
     if source._block is target._block and overlap(source, target):
         raise InvalidArgument("the two arrays share memory: copy through a third one")
@@ -361,7 +384,7 @@ def plan_copy(
         payload = b"".join(_entry(box.side(to), box.other_side(origin), box) for box in some)
         operands = (
             (target._block, Role.OVERWRITE if target._covers_block and not first else Role.WRITE),
-            (source._block, Role.READ),
+            (account or source._block, Role.READ),
         )
         verb = COPY if len(some) == 1 else COPY_MANY
         keep = (source, target)

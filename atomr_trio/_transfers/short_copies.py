@@ -14,9 +14,7 @@ The commands of a copy are settled as launches are that went the short way: in t
 
 from __future__ import annotations
 
-import collections
 import struct
-import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -27,20 +25,21 @@ import trio
 from .._arrays.arrays import Storage
 from .._arrays.layout import Box, Piece
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.timeline import Launch, LaunchOwner, Operand
+from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
-from .._wire.protocol import LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
+from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
+from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
+from .copy_plan import BYTES, PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
+    from .._generation.actor import Actor
     from .._generation.generation import Generation
     from .._generation.settler import Settler
     from .._supervision.mailbox import Mailbox
@@ -55,14 +54,13 @@ SHORT_PIECE = MEDIUM_SLOT
 TURN_BYTES = 512 << 10
 """Bytes that a task copies before it lets others run. It takes some 40 us."""
 
-GLANCE_SECONDS = 12e-6
-"""Seconds for which a task looks for its ticket between two turns of the scheduler, if it is alone."""
-
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
 
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
+
+_READY = ChunkState.READY
 
 
 class _CopyKind:
@@ -81,27 +79,37 @@ class _CopyKind:
 class _Form:
     """What is constant in the records of some copies. Their words, and in front of these a header, are what is not."""
 
-    __slots__ = ("behind", "count", "head", "length", "pack_into", "verb")
+    __slots__ = ("behind", "front", "pack_into", "shared_front")
 
-    def __init__(self, verb: Verb, payload: bytes, places: Sequence[int]) -> None:
-        self.verb: int = verb.number | REPEATED
-        self.head: bytes = ready_head(new_identity(), places)
+    def __init__(self, lane: int, verb: Verb, payload: bytes, places: Sequence[int]) -> None:
+        head, number = ready_head(new_identity(), places), verb.number | REPEATED
+        sizes = len(places), len(head) + len(payload)
+        front, shared = (
+            HEADER.pack(0, lane, MEMORY.number, flagged, *sizes)[NUMBER.size :] + head
+            for flagged in (number, number | UNSIGNED)
+        )
+        self.front: bytes = front
+        """What stands between the ticket and the words."""
+        self.shared_front: bytes = shared
+        """The same for a command that has no ticket of its own, but is told to have ended when the next one has."""
         self.behind: bytes = with_holes(payload, places)
-        self.count: int = len(places)
-        self.length: int = len(self.head) + len(payload)
-        record = struct.Struct(f"{NUMBERED_HEADER.format}{len(self.head)}s{self.count}Q{len(payload)}s")
+        record = struct.Struct(f"<QQ{len(front)}s{len(places)}Q{len(payload)}s")
         self.pack_into: Callable[..., None] = record.pack_into
-        """Writes a whole record, from its number in the ring on."""
+        """Writes a whole record: its number in the ring, the ticket, and what is named above."""
 
 
 class CopyPath:
     """The short way to the lane of one direction, in one generation."""
 
-    def __init__(self, generation: Generation, way: Way, limit: int = LANE_LIMIT) -> None:
-        """`limit` is the most unfinished commands of the lane."""
+    def __init__(self, generation: Generation, way: Way, actor: Actor, limit: int = LANE_LIMIT) -> None:
+        """`limit` is the most unfinished commands of the lane; `actor` is that of memory."""
         self.generation: Generation = generation
         self.settler: Settler = generation.settler
         self.way: Way = way
+        self.incoming: bool = way is TO_DEVICE
+        """True if the bytes go to the device."""
+        self.actor: Actor = actor
+        self.mailbox: Mailbox = actor.mailbox
         self.words: memoryview[int] = generation.sender.words
         self.counter: int = counter_word(way.lane)
         """The index in the page of the ticket that the lane has reached."""
@@ -109,13 +117,16 @@ class CopyPath:
         """Records up to this one may be sent without further checks; see `LaunchPath`."""
         self._limit = limit
         self._sender = generation.sender
-        self._book = generation.timeline.book(way.lane)
+        self.book: LaneBook = generation.timeline.book(way.lane)
         self._kind = _CopyKind(way)
         ring = generation.sender.ring
         assert ring is not None
         self._slots = ring.slots
-        self._run = _Form(way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
-        self._boxes: dict[bytes, _Form] = {}
+        self._run = _Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
+        self._forms: dict[bytes, _Form] = {}
+        """The forms of boxes, by their payloads."""
+        self._form_of: dict[Box, _Form] = {}
+        """Those of the boxes that were copied, which may differ in their places alone."""
         self._sender.short_ways.add(self)
 
     def forget(self, thing: object) -> None:
@@ -128,21 +139,29 @@ class CopyPath:
         """
         if self._sender.sent + count > self.last_record and not self._look_again(count):
             return False
-        if block.freed or block.torn is not None or block.lost is not None or block.recipe is not None:
-            return False
         generation = self.generation
-        others = generation.order.others
         if (
-            block.chunk.state is not ChunkState.READY
+            block.freed
+            or block.torn is not None
+            or block.lost is not None
+            or block.recipe is not None
+            or block.chunk.state is not _READY
             or generation.arena.quarantine
-            or (others is not None and others.uses(block))
         ):
             return False
-        block.settle(generation.number)
-        writer = block.writer
-        if writer is not None and not self._is_over(writer):
+        order = generation.order
+        if block.peers and not (order.peers is not None and order.peers.takes_alone(block)):
             return False
-        return self.way is not TO_DEVICE or not block.readers or all(map(self._is_over, block.readers.items()))
+        if order.others is not None and order.others.uses(block):
+            return False
+        if block.epoch != generation.number or block.reader is not None:
+            block.settle(generation.number)
+        writer = block.writer
+        if writer is not None:
+            lane, ticket = writer
+            if lane != self.way.lane and self.words[counter_word(lane)] < ticket:
+                return False
+        return not self.incoming or not block.readers or all(map(self._is_over, block.readers.items()))
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
@@ -150,20 +169,48 @@ class CopyPath:
         return lane == self.way.lane or self.words[counter_word(lane)] >= number
 
     def _look_again(self, count: int) -> bool:
-        room = self._sender.room(self.counter, self._book.issued, self._limit)
+        room = self._sender.room(self.counter, self.book.issued, self._limit)
         self.last_record = self._sender.sent + room
         return room >= count
 
+    def plan_boxes(self, array: DeviceArray, host: npt.NDArray[Any]) -> _Plan | None:
+        """Return the plan of a copy of boxes that may be sent now, in pieces of a box each; None if there is none."""
+        if array._plain is None and not is_rectangle(array.shape, array.strides, array.itemsize):
+            return None
+        plan = _Plan(array, host, self.way, SHORT_PIECE)
+        if (
+            plan.pinned is not None
+            or plan.burden_of_all > SHORT_BYTES
+            or not self.takes(array._block, len(plan.pieces))
+        ):
+            return None
+        return plan
+
+    def command_of(self, plan: _Plan, piece: Piece, slot: Slot) -> tuple[tuple[int, int, int], _Form | None]:
+        """Return the words and the form of the command that copies a piece of such a plan; see `send`."""
+        (box,) = piece.boxes
+        here = plan.box_at(box)
+        if box.height == 1:
+            return (here, slot.place, piece.size), None
+        sides = (here, slot.offset) if self.incoming else (slot.offset, here)
+        return (slot.area, *sides), self.form_of(box)
+
     def form_of(self, box: Box) -> _Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
+        form = self._form_of.get(box)
+        if form is not None:
+            return form
         here, there = box.side(0)[1:], box.other_side(0)[1:]
-        sides = (0, *here, 0, *there) if self.way is TO_DEVICE else (0, *there, 0, *here)
+        sides = (0, *here, 0, *there) if self.incoming else (0, *there, 0, *here)
         payload = self.way.box.struct.pack(0) + BOX.pack(*sides, box.width, box.height, box.depth)
-        form = self._boxes.get(payload)
+        form = self._forms.get(payload)
         if form is None:
-            if len(self._boxes) >= _MOST_FORMS:
-                self._boxes.clear()
-            form = self._boxes[payload] = _Form(self.way.box, payload, PLACES_OF_A_BOX)
+            if len(self._forms) >= _MOST_FORMS:
+                self._forms.clear()
+            form = self._forms[payload] = _Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
+        if len(self._form_of) >= _MOST_FORMS:
+            self._form_of.clear()
+        self._form_of[box] = form
         return form
 
     def send(
@@ -172,30 +219,29 @@ class CopyPath:
         words: tuple[int, int, int],
         owner: LaunchOwner,
         arguments: tuple[object, ...],
-        *,
-        shares: bool,
+        shares: bool = False,
         form: _Form | None = None,
     ) -> int:
         """Send a command that `takes` allows, and return its ticket. Raises nothing.
 
         Without a form it copies a run of bytes, and the words are the device address, the place on the host and the
-        size.
+        size. If it `shares` a ticket, it is told to have ended when one behind it has.
         """
-        sender, book, way = self._sender, self._book, self.way
-        lane, ticket, sent = way.lane, book.issued + 1, sender.sent + 1
+        sender, book, lane = self._sender, self.book, self.way.lane
+        ticket, at = book.issued + 1, sender.sent
+        sent = at + 1
         block.fast = 0  # a launch must wait for the copy
-        if way is TO_DEVICE:
+        if self.incoming:
             block.writer = (lane, ticket)
             block.written = True
             if block.readers:
                 block.readers = {}
         else:
             block.readers[lane] = ticket
-        form = form or self._run
-        verb = form.verb | UNSIGNED if shares else form.verb
-        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        header = (sent, ticket, lane, MEMORY.number, verb, form.count, form.length)
-        form.pack_into(self._slots, at, *header, form.head, *words, form.behind)
+        if form is None:
+            form = self._run
+        front = form.shared_front if shares else form.front
+        form.pack_into(self._slots, (at & SLOT_MASK) << SLOT_SHIFT, sent, ticket, front, *words, form.behind)
         book.launches.append((ticket, owner, self._kind, arguments))
         book.issued = ticket
         sender.sent = self.words[RECORDS_SENT_WORD] = sent
@@ -210,37 +256,34 @@ class ShortCopy:
         "_array",
         "_begun",
         "_bell",
-        "_block",
+        "_count",
         "_ended",
         "_error",
         "_failed",
         "_host",
         "_left",
         "_looks",
-        "_mailbox",
-        "_moved",
         "_path",
         "_place",
         "_slots",
         "_ticket",
-        "_transfers",
     )
 
     def __init__(
         self,
         path: CopyPath,
-        mailbox: Mailbox,
-        transfers: Transfers,
         array: DeviceArray,
         host: npt.NDArray[Any],
-        place: int | None,
+        slots: list[Slot],
+        place: int | None = None,
     ) -> None:
         self._path = path
-        self._mailbox = mailbox
-        self._transfers = transfers
         self._array = array
-        self._block: Block = array._block
         self._host = host
+        self._slots = slots
+        """The slots of commands, in their order: until their end, or until the task has copied from them."""
+        self._count: int = len(slots) or 1
+        """The number of its commands."""
         self._place = place
         """The place of pinned memory; None for memory that is copied through slots."""
         self._begun = 0
@@ -248,12 +291,8 @@ class ShortCopy:
         self._ended = 0
         """The number of those whose end is known."""
         self._failed = 0
-        self._moved = 0
-        """The bytes for which there is a command."""
         self._ticket = 0
         """The ticket of the last command."""
-        self._slots: collections.deque[Slot] = collections.deque()
-        """The slots of commands, in their order: until their end, or until the task has copied from them."""
         self._error: DeviceError | None = None
         self._left = False
         """True if the caller has left."""
@@ -261,148 +300,119 @@ class ShortCopy:
         """True while this task polls for all ends."""
         self._bell: trio.Event | None = None
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Copy. Raises as the verbs do."""
-        self._looks = self._path.settler.begin_looking()
+        """Copy. Raises as the verbs do. Nothing is sent if the caller was cancelled before."""
+        path = self._path
         try:
-            if self._place is not None:
-                self._send((self._array.address, self._place, self._host.nbytes), self._host.nbytes)
-                await self._all_ended()
-            elif self._path.way is TO_DEVICE:
-                self._fill_slots()
-                await self._all_ended()
-            else:
-                await self._copy_out()
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._looks = path.settler.begin_looking()
+            self._send_all()
+            if path.incoming or self._place is not None:
+                await self._until(self._begun)
+                return
+            held = 0
+            for number in range(self._count):
+                await self._until(number + 1)
+                slot = self._slots[0]
+                held += self._take(number, slot)
+                self._slots.pop(0).release()
+                if held >= TURN_BYTES and self._slots:
+                    held = 0
+                    await trio.lowlevel.checkpoint()
         except BaseException as error:
             self._leave()
-            if self._path.way is TO_DEVICE:
-                whole = self._moved == self._host.nbytes
-                tear(self._block, error, begun=self._begun, pieces=self._begun + (not whole))
+            if path.incoming:
+                tear(self._array._block, error, begun=self._begun, pieces=self._count)
             raise
         finally:
             if self._looks:
                 self._looks = False
-                self._path.settler.end_looking()
+                path.settler.end_looking()
 
-    def _fill_slots(self) -> None:
-        """Copy the pieces to slots, and send them."""
-        memory, whole, address = bytes_of(self._host), self._host.nbytes, self._array.address
-        if whole <= SHORT_PIECE:
-            slot = self._transfers.staging.acquire_nowait(whole)
-            np.copyto(slot.bytes[:whole], memory)
-            self._slots.append(slot)
-            self._send((address, slot.place, whole), whole)
-            return
-        for begin, size in pieces_of(whole, SHORT_PIECE):
-            slot = self._transfers.staging.acquire_nowait(SHORT_PIECE)
-            np.copyto(slot.bytes[:size], memory[begin : begin + size])
-            self._slots.append(slot)
-            self._send((address + begin, slot.place, size), size)
+    def _send_all(self) -> None:
+        """Send all commands: to the device, each after its bytes were copied to its slot."""
+        host, array, incoming = self._host, self._array, self._path.incoming
+        address, whole = array._storage.block.address + array._offset, host.nbytes
+        if self._place is not None:
+            self._send((address, self._place, whole))
+        elif self._count == 1:
+            slot = self._slots[0]
+            if incoming:
+                slot.load(bytes_of(host))
+            self._send((address, slot.place, whole))
+        else:
+            memory = bytes_of(host)
+            for slot, (begin, size) in zip(self._slots, pieces_of(whole, SHORT_PIECE), strict=True):
+                if incoming:
+                    slot.load(memory[begin : begin + size])
+                self._send((address + begin, slot.place, size))
 
-    async def _copy_out(self) -> None:
-        memory, whole, address = bytes_of(self._host), self._host.nbytes, self._array.address
-        if whole <= SHORT_PIECE:
-            slot = self._transfers.staging.acquire_nowait(whole)
-            self._slots.append(slot)
-            self._send((address, slot.place, whole), whole)
-            await self._all_ended()
-            np.copyto(memory, slot.bytes[:whole])
-            self._slots.popleft().release()
-            return
-        pieces = pieces_of(whole, SHORT_PIECE)
-        for begin, size in pieces:
-            slot = self._transfers.staging.acquire_nowait(SHORT_PIECE)
-            self._slots.append(slot)
-            self._send((address + begin, slot.place, size), size)
-        await trio.lowlevel.checkpoint()
-        held = 0
-        for number, (begin, size) in enumerate(pieces):
-            if self._ended <= number or self._error is not None:
-                await self._until(number + 1)
-            np.copyto(memory[begin : begin + size], self._slots[0].bytes[:size])
-            self._slots.popleft().release()
-            held += size
-            if held >= TURN_BYTES and self._slots:
-                held = 0
-                await trio.lowlevel.checkpoint()
+    def _take(self, number: int, slot: Slot) -> int:
+        """Copy the bytes of a command from its slot, and return how many they are."""
+        part = bytes_of(self._host)
+        if self._count > 1:
+            begin = number * SHORT_PIECE
+            part = part[begin : begin + SHORT_PIECE]
+        slot.store(part)
+        return len(part)
 
-    def _send(self, words: tuple[int, int, int], size: int, form: _Form | None = None) -> None:
-        arguments = (self._array, self._host)
-        last = self._moved + size == self._host.nbytes
-        shares = self._path.way is TO_DEVICE and not last and bool((self._begun + 1) % SIGN_EVERY)
-        self._ticket = self._path.send(self._block, words, self, arguments, shares=shares, form=form)
-        self._begun += 1
-        self._moved += size
+    def _send(self, words: tuple[int, int, int], form: _Form | None = None) -> None:
+        path, array = self._path, self._array
+        self._begun = begun = self._begun + 1
+        shares = begun != self._count and path.incoming and begun % SIGN_EVERY != 0
+        self._ticket = path.send(array._storage.block, words, self, (array, self._host), shares, form)
         if not self._looks:
-            self._path.settler.wake()
+            path.settler.wake()
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
-    async def _all_ended(self) -> None:
-        """Wait for the end of every command, and raise the error of one that failed."""
-        if self._looks:
-            settler, ticket, clock = self._path.settler, self._ticket, time.perf_counter
-            words, counter = self._path.words, self._path.counter
-            now = clock()
-            until = now + settler.patience
-            while True:
-                before = now
-                await trio.lowlevel.checkpoint()
-                if words[counter] >= ticket or self._ended == self._begun:
-                    break
-                now = clock()
-                if now > until:
-                    break
-                if now - before < GLANCE_SECONDS:  # nobody else had anything to do
-                    glances_until = now + GLANCE_SECONDS
-                    while words[counter] < ticket and now < glances_until:
-                        now = clock()
-            self._looks = False
-            settler.end_looking(self, self._path.way.lane)
-        if self._ended < self._begun or self._error is not None:
-            await self._until(self._begun)
-
     async def _until(self, count: int) -> None:
         """Wait for the end of so many commands, and raise the error of one that failed."""
-        settler = self._path.settler
-        while not self._reached(count):
+        path = self._path
+        settler = path.settler
+        while self._ended < count and self._error is None:
             if not self._looks:
                 self._bell = trio.Event()
                 await self._bell.wait()
                 continue
-            until = time.perf_counter() + settler.patience
-            settler.settle_finished()
-            while not self._reached(count) and time.perf_counter() < until:
-                await trio.lowlevel.checkpoint()
-                settler.settle_finished()
-            if not self._reached(count):  # it takes long
-                self._looks = False
-                settler.end_looking()
+            await settler.look(path.counter, self._ticket + count - self._begun)
+            more = count < self._begun and not settler.over and path.words[path.counter] < self._ticket
+            if more and settler.settle_finished():
+                continue
+            self._looks = False  # there is nothing more to wait for, or it takes long
+            settler.end_looking(self, path.way.lane)
         if self._error is not None:
             raise self._error
-
-    def _reached(self, count: int) -> bool:
-        return self._ended >= count or self._error is not None
 
     def _leave(self) -> None:
         """Give up what the task would have done: slots are free as soon as the GPU has left them."""
         self._left = True
-        while len(self._slots) > self._begun - self._ended:
-            self._slots.popleft().release()
+        slots = self._slots
+        if self._begun < self._count:  # then the end of none is known
+            while len(slots) > self._begun:
+                slots.pop().release()
+        self._release_ended()
 
     # --- the end of commands --------------------------------------------------------------------------------------
 
     def launches_finished(self, count: int) -> None:
         """Note the end of commands, and wake the task."""
         self._ended += count
-        failed, self._failed = self._failed, 0
-        self._mailbox.count_finished(count - failed, "abandoned" if self._left else "ok")
+        failed, mailbox, left = self._failed, self._path.mailbox, self._left
         if failed:
-            self._mailbox.count_finished(failed, "abandoned" if self._left else "failed")
-        if self._left or self._path.way is TO_DEVICE:
-            while len(self._slots) > self._begun - self._ended:
-                self._slots.popleft().release()
-        self._wake()
+            self._failed = 0
+            mailbox.count_finished(failed, "abandoned" if left else "failed")
+        mailbox.count_finished(count - failed, "abandoned" if left else "ok")
+        if left or self._path.incoming:
+            self._release_ended()
+        if self._bell is not None:
+            self._wake()
+
+    def _release_ended(self) -> None:
+        slots, unfinished = self._slots, self._begun - self._ended
+        while len(slots) > unfinished:
+            slots.pop(0).release()
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error of a command that failed alone; `launches_finished` follows."""
@@ -414,9 +424,9 @@ class ShortCopy:
         """Keep the error, and wake the task: the generation was lost before the commands were seen to end."""
         self._ended += count
         self._error = error
-        self._mailbox.count_finished(count, "abandoned" if self._left else "lost")
+        self._path.mailbox.count_finished(count, "abandoned" if self._left else "lost")
         while self._slots:
-            self._slots.popleft().release()
+            self._slots.pop(0).release()
         self._wake()
 
     def _wake(self) -> None:
@@ -430,35 +440,20 @@ class ShortBoxCopy(ShortCopy):
 
     __slots__ = ("_plan",)
 
-    def __init__(self, path: CopyPath, mailbox: Mailbox, transfers: Transfers, plan: _Plan) -> None:
-        super().__init__(path, mailbox, transfers, plan.array, plan.host, None)
+    def __init__(self, path: CopyPath, plan: _Plan, slots: list[Slot]) -> None:
+        super().__init__(path, plan.array, plan.host, slots)
         self._plan = plan
 
-    def _fill_slots(self) -> None:
-        for piece in self._plan.pieces:
-            slot = self._transfers.staging.acquire_nowait(piece.size)
-            self._plan.load(piece, slot.bytes)
-            self._slots.append(slot)
-            self._send_box(piece, slot)
+    def _send_all(self) -> None:
+        for piece, slot in zip(self._plan.pieces, self._slots, strict=True):
+            if self._path.incoming:
+                self._plan.load(piece, slot.bytes)
+            self._send(*self._path.command_of(self._plan, piece, slot))
 
-    async def _copy_out(self) -> None:
-        pieces = self._plan.pieces
-        for piece in pieces:
-            self._slots.append(self._transfers.staging.acquire_nowait(piece.size))
-            self._send_box(piece, self._slots[-1])
-        await self._all_ended()
-        for piece in pieces:
-            self._plan.store(piece, self._slots[0].bytes)
-            self._slots.popleft().release()
-
-    def _send_box(self, piece: Piece, slot: Slot) -> None:
-        (box,) = piece.boxes
-        here = self._plan.box_at(box)
-        if box.height == 1:
-            self._send((here, slot.place, piece.size), piece.size)
-            return
-        sides = (here, slot.offset) if self._path.way is TO_DEVICE else (slot.offset, here)
-        self._send((slot.area, *sides), piece.size, self._path.form_of(box))
+    def _take(self, number: int, slot: Slot) -> int:
+        piece = self._plan.pieces[number]
+        self._plan.store(piece, slot.bytes)
+        return piece.size
 
 
 class ShortCopies(DevicePart):
@@ -467,7 +462,9 @@ class ShortCopies(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self._paths: dict[int, CopyPath] = {}
-        self._transfers = device.part(Transfers)
+        transfers = device.part(Transfers)
+        self._pinned = transfers.pinned
+        self._staging = transfers.staging
 
     def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
         """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
@@ -478,38 +475,35 @@ class ShortCopies(DevicePart):
         size = host.nbytes
         if path is None or not size or type(array._storage) is not Storage:
             return None
-        actor = self.device.memory_actor
-        mailbox = actor.mailbox
-        if mailbox.posted != mailbox.taken or actor.current is not None:
+        mailbox = path.mailbox
+        if mailbox.posted != mailbox.taken or path.actor.current is not None:
             return None
-        if array._plain is None or not host.flags.c_contiguous:
-            return self._begin_boxes(path, mailbox, array, host) if size <= SHORT_BYTES else None
-        transfers, block = self._transfers, array._block
-        found = transfers.pinned.find(host)
+        flags = host.flags
+        if array._plain is None or not flags.c_contiguous:
+            return self._begin_boxes(path, array, host) if size <= SHORT_BYTES else None
+        block = array._storage.block
+        found = None if flags.owndata else self._pinned.find(host)
         if found is not None:
-            if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
+            area, offset = found
+            if size > PINNED_PIECE or not area.is_known(path.generation, way.lane) or not path.takes(block):
                 return None
-            return ShortCopy(path, mailbox, transfers, array, host, found[0].number << AREA_SHIFT | found[1])
-        count = -(-size // SHORT_PIECE)
-        if size > SHORT_BYTES or transfers.staging.count_free(min(size, SHORT_PIECE)) < count:
+            return ShortCopy(path, array, host, [], area.number << AREA_SHIFT | offset)
+        count, piece = 1, size
+        if size > SHORT_PIECE:
+            if size > SHORT_BYTES:
+                return None
+            count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
+        if not path.takes(block, count):
             return None
-        return ShortCopy(path, mailbox, transfers, array, host, None) if path.takes(block, count) else None
+        slots = self._staging.acquire_several(piece, count)
+        return None if slots is None else ShortCopy(path, array, host, slots)
 
-    def _begin_boxes(
-        self, path: CopyPath, mailbox: Mailbox, array: DeviceArray, host: npt.NDArray[Any]
-    ) -> ShortCopy | None:
-        if array._plain is None and not is_rectangle(array.shape, array.strides, array.itemsize):
+    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:
+        plan = path.plan_boxes(array, host)
+        if plan is None:
             return None
-        plan = _Plan(array, host, path.way, SHORT_PIECE)
-        pieces = plan.pieces
-        if (
-            plan.pinned is not None
-            or sum(map(plan.burden, pieces)) > SHORT_BYTES
-            or any(self._transfers.staging.count_free(piece.size) < len(pieces) for piece in pieces)
-            or not path.takes(array._block, len(pieces))
-        ):
-            return None
-        return ShortBoxCopy(path, mailbox, self._transfers, plan)
+        slots = self._staging.acquire_several(min(host.nbytes, SHORT_PIECE), len(plan.pieces))
+        return None if slots is None else ShortBoxCopy(path, plan, slots)
 
     def learn(self, way: Way) -> None:
         """Prepare the short way for the next copy, after one that went the general way."""
@@ -518,7 +512,7 @@ class ShortCopies(DevicePart):
             return
         path = self._paths.get(way.lane)
         if path is None or path.generation is not generation:
-            self._paths[way.lane] = CopyPath(generation, way)
+            self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor)
 
     def generation_lost(self, number: int) -> None:
         """Drop the paths into a lost generation."""
@@ -532,4 +526,4 @@ def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:
 
 def bytes_of(host: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     """Return the bytes of packed memory."""
-    return host.reshape(-1).view(np.uint8)
+    return host.ravel().view(BYTES)

@@ -102,8 +102,22 @@ class Slot:
     def bytes(self) -> npt.NDArray[np.uint8]:
         """The memory of the slot. A view keeps the whole area mapped, so take one only for a copy."""
         if self._pool.closed:
-            raise DeviceClosed("the device was closed before the copy had taken its bytes")
+            raise _closed()
         return self._pool.bytes[self.offset : self.offset + self.size]
+
+    def load(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Copy bytes into the slot. They are no more than it has."""
+        pool, begin = self._pool, self.offset
+        if pool.closed:
+            raise _closed()
+        pool.bytes[begin : begin + len(memory)] = memory
+
+    def store(self, memory: npt.NDArray[np.uint8]) -> None:
+        """Copy bytes out of the slot, as many as `memory` takes."""
+        pool, begin = self._pool, self.offset
+        if pool.closed:
+            raise _closed()
+        memory[:] = pool.bytes[begin : begin + len(memory)]
 
     def introduce(self, generation: Generation, lane: int) -> None:
         """Make the area known to the worker, before a command of the lane uses the slot."""
@@ -117,6 +131,10 @@ class Slot:
     def release(self) -> None:
         """Release the slot. The last holder's release gives it to the next waiter."""
         self._pool.put_back(self)
+
+
+def _closed() -> DeviceClosed:
+    return DeviceClosed("the device was closed before the copy had taken its bytes")
 
 
 class _Waiter:
@@ -162,9 +180,20 @@ class StagingPool:
         """Return whether `acquire_nowait` would give a slot of this size."""
         return bool(self._free[_kind(size)])
 
-    def count_free(self, size: int) -> int:
-        """Return the number of slots of this size that are free."""
-        return len(self._free[_kind(size)])
+    def acquire_several(self, size: int, count: int) -> list[Slot] | None:
+        """Return so many slots of at least `size` bytes each, at most `MEDIUM_SLOT`; None if fewer are free."""
+        free = self._free[TINY_SLOT if size <= TINY_SLOT else _kind(size)]
+        if len(free) < count:
+            return None
+        if count == 1:  # the most usual case, at half the cost of the others
+            slot = free.pop()
+            slot.holders = 1
+            return [slot]
+        slots = free[: -count - 1 : -1]
+        del free[-count:]
+        for slot in slots:
+            slot.holders = 1
+        return slots
 
     def acquire_nowait(self, size: int) -> Slot:
         """Return a slot of at least `size` bytes (at most `LARGE_SLOT`). Raises `trio.WouldBlock` if none is free.
@@ -223,7 +252,8 @@ class StagingPool:
 
     def put_back(self, slot: Slot) -> None:
         """Take a slot back. Called by `Slot.release`."""
-        if self.holds_back(slot):
+        if self._held_back is not None:
+            self._held_back.append(slot)
             return
         slot.holders -= 1
         if slot.holders:

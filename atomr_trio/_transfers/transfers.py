@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Awaitable
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,6 +16,7 @@ from .staging import StagingPool
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
+    from .copies import HostCopies
 
 
 class Transfers(DevicePart):
@@ -32,16 +31,21 @@ class Transfers(DevicePart):
         self.pinned: PinnedMemory = PinnedMemory(lambda: device.current)
         self.batch_areas: BatchAreas = BatchAreas(self.staging, self.pinned, lambda: device.current)
         self.crew: Crew = Crew()
+        self._host_copies: HostCopies | None = None
 
     def copy_in(self, array: DeviceArray, host: npt.NDArray[Any]) -> Awaitable[None]:
         """Overwrite an array with host memory; see `DeviceArray.copy_from`."""
-        copying: Awaitable[None] = _copies().copy_in(array, host)
-        return copying
+        return (self._host_copies or self._load()).copy_in(array, host)
 
     def copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> Awaitable[None]:
         """Copy an array to host memory; see `DeviceArray.copy_to`."""
-        copying: Awaitable[None] = _copies().copy_out(array, host)
-        return copying
+        return (self._host_copies or self._load()).copy_out(array, host)
+
+    def _load(self) -> HostCopies:
+        from .copies import HostCopies
+
+        self._host_copies = HostCopies(self.device)
+        return self._host_copies
 
     def copy_on_device(self, source: DeviceArray, target: DeviceArray) -> Awaitable[None]:
         """Overwrite an array with another of the device; see `DeviceArray.copy_from`."""
@@ -66,14 +70,6 @@ class Transfers(DevicePart):
         self.batch_areas.close()
 
     forget = close
-
-
-@functools.cache
-def _copies() -> ModuleType:
-    """Return the module of the verbs: an import statement takes longer each time than many a copy's memcpy."""
-    from . import copies
-
-    return copies
 
 
 def transfers_of(array: DeviceArray) -> Transfers:

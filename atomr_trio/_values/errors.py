@@ -11,6 +11,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         StaleArray                 the array's bytes cannot be trusted
         StaleKernel                the kernel's module state cannot be trusted
         CommandFailed              any other status that harms only this request
+      ItemsLost                  .lost, .results; of `Devices.map`
       OutsideRun                 also a RuntimeError; .caller, .thread, .home
         SingularMatrixError        .pivot
         NotPositiveDefiniteError   .minor
@@ -54,6 +55,7 @@ __all__ = [
     "DeviceFailed",
     "ErrorContext",
     "InvalidArgument",
+    "ItemsLost",
     "LibraryNotFound",
     "NotFiniteError",
     "NotPositiveDefiniteError",
@@ -289,6 +291,38 @@ class CommandFailed(RequestError):
     When the status means that the context is lost, the error is `ContextLost`; when memory is missing, it is
     `OutOfDeviceMemory`.
     """
+
+
+class ItemsLost(RequestError):
+    """Some items of a `Devices.map` were lost with their devices; all others are done.
+
+    A lost item may have run, in part or to its end. Each was started once, and again as often as `retry` allowed.
+    A function that handles its own `ContextLost` loses no item. Another exception of the function leaves `Devices.map`
+    instead.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "lost")
+    _default_advice: ClassVar[str | None] = (
+        "run the items that `lost` names again, or give `retry` if running an item twice does no harm."
+    )
+
+    lost: Mapping[int, Exception]
+    """The error of every lost item, by its place among the items: a `ContextLost`, a `DeviceFailed`, or a group of
+    them."""
+    results: tuple[object, ...]
+    """The results, in the order of the items; None for those that were lost."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        lost: Mapping[int, Exception] = MappingProxyType({}),
+        results: tuple[object, ...] = (),
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, **context)
+        self.lost = dict(lost)
+        self.results = results
 
 
 class OutsideRun(RequestError, RuntimeError):

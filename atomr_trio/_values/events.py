@@ -7,7 +7,7 @@ Events are news, not state: after `EventsDropped` read `dev.generation` and `dev
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Final, Literal, Protocol, Self, final
 
@@ -28,6 +28,7 @@ __all__ = [
     "DeviceGaveUp",
     "EventHub",
     "EventsDropped",
+    "MemberEvent",
     "StandbyLost",
     "StandbyReady",
     "Subscription",
@@ -195,6 +196,18 @@ class EventsDropped(DeviceEvent):
     """The number of dropped events."""
 
 
+@final
+@attrs.frozen(kw_only=True)
+class MemberEvent(DeviceEvent):
+    """An event of one device of a group, as `Devices.events` gives it."""
+
+    device: int
+    """`Device.index`."""
+
+    event: DeviceEvent
+    """The event, as `Device.events` gives it."""
+
+
 _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
     {
         ContextWasLost: (
@@ -259,7 +272,7 @@ class Subscription:
     """One listener: a context manager that is an async iterator over events while its block runs.
 
     Both `with` and `async with` work. Entering the latter is a checkpoint, and so is the iteration; leaving is none.
-    Made by `Device.events`.
+    Made by `Device.events` and `Devices.events`.
     """
 
     def __init__(self, hub: "EventHub", buffer: int, home: Home) -> None:
@@ -346,10 +359,16 @@ class Subscription:
 
 @final
 class EventHub:
-    """The hub of one device's events: its supervision publishes here, and listeners subscribe here."""
+    """The hub of one device's events: its supervision publishes here, and listeners subscribe here.
 
-    def __init__(self, device: int | None = None, home: Home = _ANYWHERE) -> None:
+    A group has one too, to which the hubs of its devices forward what they publish and log.
+    """
+
+    def __init__(self, device: int | None = None, home: Home = _ANYWHERE, *, logs: bool = True) -> None:
         self._device = device
+        self._logs = logs
+        self.forward: Callable[[DeviceEvent], None] | None = None
+        """Given every event too, after the subscribers."""
         self._home = home
         self._subscriptions: dict[Subscription, None] = {}
         self._closed = False
@@ -373,9 +392,12 @@ class EventHub:
         """Log an event and give it to every subscriber. Synchronous, never waits; ignored once the hub is closed."""
         if self._closed:
             return
-        _log(self._device, event)
+        if self._logs:
+            _log(self._device, event)
         for subscription in self._subscriptions:
             subscription._offer(event)
+        if self.forward is not None:
+            self.forward(event)
 
     def close(self) -> None:
         """End every iterator, after what its buffer holds. Closing twice is harmless."""

@@ -51,6 +51,8 @@ class DeviceInfo:
     """True if arrays survive a lost context, because memory can be held by a descriptor."""
     python_loop: str | None
     """The reason why the worker's loop is the one of Python; None if it is the native one, which is faster."""
+    peers: tuple[int, ...]
+    """The index of each other device whose memory this one can access directly, as ``cuDeviceCanAccessPeer`` says."""
 
     @classmethod
     def _from_worker(cls, index: int, backend: str, facts: dict[str, Any]) -> DeviceInfo:
@@ -78,6 +80,7 @@ class DeviceInfo:
             highest_priority=facts["highest_priority"],
             durable=facts["durable"],
             python_loop=facts["python_loop"],
+            peers=tuple(facts["peers"]),
         )
 
 

@@ -23,10 +23,20 @@ from atomr_trio._values.errors import InvalidArgument
 from atomr_trio._values.packing import converter, format_of, layout_of, refuse
 from atomr_trio._values.parameters import AddressOf, Parameter, ParameterKind, plural
 
-__all__ = ["KernelSignature", "code_of", "parse_signatures", "signature_of_layout"]
+__all__ = ["KernelSignature", "code_of", "parse_signatures", "repacked", "signature_of_layout"]
 
 
 _Bytes: TypeAlias = bytes  # for the class below, which has a field named bytes
+
+
+_KINDS_OF_NUMBERS: Final = frozenset(
+    {ParameterKind.BOOL, ParameterKind.SIGNED, ParameterKind.UNSIGNED, ParameterKind.FLOAT, ParameterKind.INTEGER}
+)
+_NUMBERS: Final = frozenset({int, float, bool})
+
+
+def _no_address(value: object, parameter: Parameter) -> None:
+    """Return None: no number is an array."""
 
 
 @attrs.frozen
@@ -79,6 +89,16 @@ class KernelSignature:
         converters = tuple(converter(self.name, parameter) for parameter in self.parameters)
         return converters, struct.Struct(layout_of(self.parameters)).pack
 
+    @functools.cached_property
+    def _numbers(self) -> tuple[tuple[Callable[[object, AddressOf], Any], Callable[..., None], int] | None, ...]:
+        """For each parameter that is a number: its converter, the function that packs it, and its offset."""
+        return tuple(
+            (convert, struct.Struct("<" + format_of(parameter)).pack_into, parameter.offset)
+            if parameter.kind in _KINDS_OF_NUMBERS
+            else None
+            for convert, parameter in zip(self._packer[0], self.parameters, strict=True)
+        )
+
     def _refuse_count(self, count: int) -> NoReturn:
         expected = "; ".join(parameter.description for parameter in self.parameters)
         raise InvalidArgument(
@@ -95,6 +115,38 @@ class KernelSignature:
                 except OverflowError:
                     refuse(self.name, parameter, argument, "it is finite and does not fit")
         raise AssertionError("a parameter block overflowed without a float that does")
+
+
+def repacked(
+    signature: KernelSignature,
+    block: bytes,
+    before: Sequence[object],
+    arguments: Sequence[object],
+    is_same: Callable[[object, object], bool],
+) -> bytes | None:
+    """Return the parameter block of a kernel for `arguments`, given the block for those `before`.
+
+    Returns None unless only numbers have changed, each to one that its parameter takes. `is_same` tells of two
+    arguments of any other parameter whether they are the same bytes.
+    """
+    if len(arguments) != len(before):
+        return None
+    content = bytearray(block)
+    for old, new, number in zip(before, arguments, signature._numbers, strict=True):
+        if number is None:
+            if not is_same(old, new):
+                return None
+            continue
+        if new is old:
+            continue
+        if type(new) not in _NUMBERS:
+            return None
+        convert, pack_into, offset = number
+        try:
+            pack_into(content, offset, convert(new, _no_address))
+        except (InvalidArgument, OverflowError):
+            return None
+    return bytes(content)
 
 
 _SIZES: Final[Mapping[str, int]] = MappingProxyType(

@@ -15,6 +15,7 @@ __all__ = [
     "OUTCOMES",
     "ActorStatistics",
     "DeviceStatistics",
+    "GroupStatistics",
     "LaneStatistics",
     "MemoryStatistics",
     "Outcome",
@@ -44,6 +45,10 @@ def _by_outcome(counts: Mapping[Outcome, int]) -> Mapping[Outcome, int]:
 
 def _tuple_of_lanes(lanes: "Iterable[LaneStatistics]") -> "tuple[LaneStatistics, ...]":
     return tuple(lanes)
+
+
+def _tuple_of_devices(devices: "Iterable[DeviceStatistics]") -> "tuple[DeviceStatistics, ...]":
+    return tuple(devices)
 
 
 def _tuple_of_actors(actors: "Iterable[ActorStatistics]") -> "tuple[ActorStatistics, ...]":
@@ -185,3 +190,17 @@ class DeviceStatistics:
 
     last_error: str | None
     """A text about the newest loss, failed start or actor's crash; None when there was none."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupStatistics:
+    """The counters of a group of devices at one moment."""
+
+    devices: tuple[DeviceStatistics, ...] = attrs.field(converter=_tuple_of_devices)
+    """Those of every device, in the order of the group, also of devices that have failed."""
+
+    failed: tuple[int, ...]
+    """The index of each device that has failed."""
+
+    restarts_left: float
+    """Failures that all devices together may have now before the group ends; `math.inf` without a limit."""

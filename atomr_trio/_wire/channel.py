@@ -137,6 +137,11 @@ class SharedMemory:
             self.map.close()
 
 
+# The settler asks for two of these words after each command; a call for each would take longer than reading it.
+_COUNTERS = tuple(map(counter_word, range(MAX_LANES)))
+_FAILURES = tuple(map(failures_word, range(MAX_LANES)))
+
+
 class TimelinePage(SharedMemory):
     """The page that parent, worker and GPU share: a counter for each lane, the heartbeat, and the statuses.
 
@@ -163,7 +168,7 @@ class TimelinePage(SharedMemory):
 
     def finished(self, lane: int) -> int:
         """Return the highest ticket of `lane` that the GPU has reached."""
-        return self.words[counter_word(lane)] if self._frozen is None else self._frozen[lane]
+        return self.words[_COUNTERS[lane]] if self._frozen is None else self._frozen[lane]
 
     def freeze(self) -> None:
         """Keep the counters of a worker that is gone: what waits on the GPU for them is about to be released."""
@@ -179,7 +184,7 @@ class TimelinePage(SharedMemory):
 
     def failures(self, lane: int) -> int:
         """Return the number of commands of `lane` that have failed in the worker so far."""
-        return self.words[failures_word(lane)]
+        return self.words[_FAILURES[lane]]
 
     def set_asleep(self, asleep: bool) -> None:
         """Tell the worker whether it must wake the parent through the descriptor."""

@@ -22,6 +22,14 @@ FEW_DESCRIPTORS: Final = 512
 """The limit of descriptors below which a driver or a library may fail, with any message."""
 FEW_PROCESSES: Final = 256
 """The same limit for processes and threads."""
+OF_A_WORKER: Final = 16
+"""Descriptors of this process for one worker: its socket, pipe, process, ring, page and bells, and some to spare."""
+OF_A_DEVICE: Final = 16
+"""The same for a device, apart from its workers and its chunks of memory."""
+OF_THE_PROGRAM: Final = 64
+"""Descriptors that a program with several devices may still open itself."""
+FEWEST_CHUNKS: Final = 8
+"""The fewest chunks with which a device of a group is of use: they hold all memory, if arrays are large."""
 
 
 def in_words(value: int, *, bytes_: bool = False) -> str:
@@ -138,3 +146,22 @@ def raise_descriptor_limit() -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(OSError, ValueError):  # a sandbox may refuse it, and then the limit stays
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def chunks_within_limit(devices: int, workers: int, most: int) -> int:
+    """Return the chunks that each of several devices may have, `most` if the limit of descriptors allows it.
+
+    `workers` are those of one device at rest, its standbys included; a lost one may remain beside them for a while.
+    Raises `OSError` (EMFILE) if not even a few chunks would be left.
+    """
+    limit = soft_limit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return most
+    taken = len(os.listdir("/proc/self/fd")) + OF_THE_PROGRAM
+    fixed = OF_A_DEVICE + (workers + 1) * OF_A_WORKER
+    room = (limit - taken) // devices - fixed
+    if room < FEWEST_CHUNKS:
+        needed = taken + devices * (fixed + FEWEST_CHUNKS)
+        text = f"{devices} devices with {workers} workers each need {needed:,} file descriptors, and {_descriptors()}"
+        raise OSError(errno.EMFILE, text)
+    return min(most, room)

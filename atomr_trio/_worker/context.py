@@ -112,8 +112,22 @@ class Context:
             "total_memory": total.value,
             "lowest_priority": least.value,
             "highest_priority": greatest.value,
+            "peers": self._peers(),
             **{key: self._attribute(number) for key, number in _ATTRIBUTES.items()},
         }
+
+    def _peers(self) -> list[int]:
+        """Return the indices of the other devices whose memory this one can access; none of which the driver refuses
+        to tell: that is not this device's fault."""
+        count = c_int()
+        self.driver.cuDeviceGetCount(byref(count))
+        return [index for index in range(count.value) if self._accesses(index)]
+
+    def _accesses(self, index: int) -> bool:
+        other, access = self.driver.CUdevice(), c_int()
+        if self.driver.cuDeviceGet.status(byref(other), index) or other.value == self._device:
+            return False
+        return not self.driver.cuDeviceCanAccessPeer.status(byref(access), self._device, other) and access.value == 1
 
     def release(self) -> None:
         """Give it back."""

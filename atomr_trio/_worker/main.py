@@ -31,7 +31,7 @@ from atomr_cuda.constants.driver import CUDA_ERROR_ASSERT, CUDA_ERROR_NOT_READY
 
 from .._wire import channel
 from .._wire.channel import SharedMemory, TimelinePage
-from .._wire.limits import raise_descriptor_limit, reason_of, shortage
+from .._wire.limits import raise_descriptor_limit, shortage
 from .._wire.protocol import (
     ASLEEP_WORD,
     CONTROL_LANE,
@@ -69,6 +69,7 @@ from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
 from .chunk_records import ChunkRecords
 from .context import Context
+from .failing import failure_message
 from .heart import Heart
 from .native import Duties
 from .parent import die_with_parent
@@ -275,6 +276,7 @@ class Worker:
             give_up=exit_by,
         )
         self.moments["engines made"] = time.monotonic()
+        self._memory.peers.reserve((base, extent) for base, extent in config.get("peers", ()))
         for (address, size), descriptor in zip(config["chunks"], chunks, strict=True):
             self._memory.adopt_chunk(address, size, descriptor)
         self.moments["memory imported"] = time.monotonic()
@@ -714,17 +716,7 @@ def _watch_socket(sock: socket.socket) -> None:
 
 
 def _report_failure(sock: socket.socket, error: BaseException, advice: str | None = None) -> None:
-    message: dict[str, Any] = {"kind": "failed", "text": channel.clip(reason_of(error)), "type": type(error).__name__}
-    for field in ("status", "name", "library", "function", "extra", "looked"):
-        if hasattr(error, field):
-            message[field] = getattr(error, field)
-    if hasattr(error, "text"):
-        message["text"] = channel.clip(error.text)
-    if "status" in message and "library" in message:
-        message["class"] = classify(message["status"], message["library"]).value
-    if advice is not None:
-        message["advice"] = advice
-    channel.send_message(sock, message)
+    channel.send_message(sock, failure_message(error, advice))
 
 
 def serve(worker: Worker) -> None:

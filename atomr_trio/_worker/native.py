@@ -240,6 +240,8 @@ class NativeLoop:
                     until = clock() + duties.spin_seconds()
             elif reason == Reason.MOST:
                 duties.look()
+            elif reason == Reason.FAILED and self._places[self._state[ENTRY]].again:
+                return  # the record is not counted as read, so Python takes it
             else:
                 self._go_on_behind(reason)
 

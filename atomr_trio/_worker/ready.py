@@ -155,7 +155,8 @@ class ReadyCalls:
             return None
         words = record.words.unpack_from if record.count else None
         unsigned = _unsigned(key)
-        hot = HotCall(known.verb, lane, ready.call, ready.error, unsigned=unsigned, words=words, native=ready.native)
+        call, error, _, native, again = ready
+        hot = HotCall(known.verb, lane, call, error, unsigned=unsigned, words=words, native=native, again=again)
         return self._keep(key, hot, alone=ready.alone)
 
     def _keep(self, key: bytes, hot: HotCall, *, alone: bool = False) -> HotCall:

@@ -32,7 +32,7 @@ from ._faults import (
     endless_kernel as endless_kernel,
 )
 from ._injection import inject as inject, inject_at_start as inject_at_start
-from ._pool import PoolStatistics as PoolStatistics, WorkerPool as WorkerPool
+from ._pool import PoolStatistics as PoolStatistics, WorkerPool as WorkerPool, WorkerPools as WorkerPools
 from ._workers import (
     hold_rebuild as hold_rebuild,
     hold_worker as hold_worker,
@@ -54,6 +54,7 @@ __all__ = [
     "PoolStatistics",
     "ReturnStatus",
     "WorkerPool",
+    "WorkerPools",
     "cause",
     "check_actor",
     "endless_kernel",

@@ -1,5 +1,7 @@
 """`WorkerPool`: worker processes that outlive the devices they serve, so that a test does not wait for a process.
 
+`WorkerPools` has one for each device of a group.
+
 A device that was opened with ``workers=pool`` takes its worker from the pool. A clean end gives the worker back;
 everything is released but its context. A device kills a worker whose context was lost, and takes a spare that the pool
 has started meanwhile.
@@ -247,6 +249,85 @@ class WorkerPool:
         self._taken.clear()
         self._ending.clear()
         self._idle.clear()
+
+
+@final
+class WorkerPools:
+    """Workers of any number of devices, for groups: ``open_devices(workers=pools)``. It has a `WorkerPool` for each.
+
+    A context manager, with the rules of a `WorkerPool`: leave it after the last device was closed, and use it on the
+    thread that opens the devices. A device's pool is made when its first worker is taken.
+
+    - `backend`, `spares` and `check`: those of each `WorkerPool`.
+
+    Raises `InvalidArgument` for arguments that are not valid.
+    """
+
+    def __init__(
+        self,
+        backend: BackendName | None = None,
+        spares: int = 1,
+        *,
+        check: Check | Collection[Check] | None = None,
+    ) -> None:
+        WorkerPool(0, backend, spares, check=check).close()  # which refuses what is not valid
+        self.backend: Backend = chosen_backend(backend)
+        """`"cuda"` or `"sim"`."""
+        self._spares = spares
+        self._check = check
+        self._pools: dict[int, WorkerPool] = {}
+        self._lent: dict[WorkerProcess, WorkerPool] = {}
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<WorkerPools ({self.backend}): {', '.join(map(repr, self._pools.values())) or 'no device yet'}>"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc_value: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def statistics(self) -> dict[int, PoolStatistics]:
+        """Return the counters of this moment, for each device by its index."""
+        return {index: pool.statistics() for index, pool in sorted(self._pools.items())}
+
+    def take(self, backend: BackendName, index: int) -> WorkerProcess:
+        """Return a worker process of the device with this `index`. Called by `open_devices` and `open_device`.
+
+        `backend` must be that of the pools.
+
+        Raises `InvalidArgument` for another backend than that of the pools, and once they are closed. Raises `OSError`
+        when there is no worker and the system cannot start one.
+        """
+        if self._closed:
+            raise InvalidArgument(f"{self!r} is closed, and has no worker to give", device=index)
+        pool = self._pools.get(index)
+        if pool is None:
+            pool = self._pools[index] = WorkerPool(index, self.backend, self._spares, check=self._check)
+        process = pool.take(backend, index)
+        self._lent[process] = pool
+        return process
+
+    def give_back(self, process: WorkerProcess) -> None:
+        """Take back a worker when its device was closed; `process` can be adopted again. Raises nothing."""
+        self._lent.pop(process).give_back(process)
+        for lost in [each for each in self._lent if each.pidfd < 0]:
+            del self._lent[lost]
+
+    def close(self) -> None:
+        """Close every pool, as `WorkerPool.close` does. Can be called twice.
+
+        Raises `AtomrInternalError` if a worker is not gone after 30 s.
+        """
+        self._closed = True
+        for pool in self._pools.values():
+            pool.close()
 
 
 def pooled_processes() -> list[WorkerProcess]:

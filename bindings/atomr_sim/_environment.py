@@ -1,4 +1,4 @@
-"""What every part of the simulator may use: the variable that asks for checks, and the words for stderr."""
+"""What every part of the simulator may use: names of variables of the environment, and the words for stderr."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import sys
 
 CHECKS = "ATOMR_TRIO_SIM_CHECK"
 """The environment variable that names the checks."""
+PEERS = "ATOMR_TRIO_SIM_PEERS"
+"""The environment variable that says which devices can access each other's memory."""
 
 
 def complain(text: str) -> None:

@@ -217,6 +217,32 @@ def of_draws(draws: Iterable[tuple[str, str]]) -> list[Target]:
     return [Target(name, times[of], of, paired=True, least=JUDGED_FROM) for name, of in draws]
 
 
+# --- two devices ------------------------------------------------------------------------------------------------------
+
+PEER_RATE: Final = 0.95
+"""The share of a bare copy's rate that an awaited copy between devices has."""
+SMALL_PEER_COPY: Final = 2.0
+"""So many times what a bare one takes, a small copy of a batch may."""
+DRIVEN: Final = 1.9
+"""So many times as many launches as one device does, two devices do that one program drives."""
+OPENED: Final = 1.2
+"""So many times as long as one device, two take to open."""
+
+
+def of_peers(
+    large: Iterable[str], small: Iterable[str], driven: Iterable[tuple[str, str]], opened: tuple[str, str]
+) -> list[Target]:
+    """Those of two devices: awaited copies, copies of a batch; what both take, and what one does, of launches of a
+    kernel, each on its device, and of opening.
+    """
+    return [
+        *(Target(row, 1 / PEER_RATE, RAW, paired=True) for row in large),
+        *(Target(row, SMALL_PEER_COPY, RAW) for row in small),
+        *(Target(two, 2 / DRIVEN, OURS, one, paired=True) for two, one in driven),
+        Target(opened[0], OPENED, OURS, opened[1]),
+    ]
+
+
 # --- the others -------------------------------------------------------------------------------------------------------
 
 STANDBY_LIMIT: Final = 2e-3

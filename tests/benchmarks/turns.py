@@ -138,18 +138,31 @@ def environment_of(checkout: Path) -> dict[str, str]:
 
 @contextlib.contextmanager
 def started(
-    script: Path, who: str, backend: str, *, label: str | None = None, sources: Path | None = None
+    script: Path,
+    who: str,
+    backend: str,
+    *,
+    label: str | None = None,
+    sources: Path | None = None,
+    descriptors: Sequence[int] = (),
 ) -> Iterator[Subject]:
     """A subject, which ends with the block.
 
-    `sources` is the checkout whose package it imports, if that is another, and `label` its name in the table.
+    `sources` is the checkout whose package it imports, if that is another, `label` its name in the table, and
+    `descriptors` are those that it inherits.
     """
     command = [sys.executable, str(script), who, backend]
     environment = environment_of(sources) if sources is not None else None
     with (
         tempfile.TemporaryFile("w+") as errors,
         subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            env=environment,
+            pass_fds=descriptors,
         ) as child,
     ):
         alarm = threading.Timer(DEADLINE, child.kill)

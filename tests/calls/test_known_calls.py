@@ -493,17 +493,11 @@ async def test_a_call_on_a_variable_of_a_module_is_not_kept(dev, ways):
 
 
 @both
-async def test_what_is_no_single_command_or_returns_something_else_is_planned_each_time(dev, name):
+async def test_what_has_a_list_of_arrays_is_planned_each_time(dev, name):
     (a,) = await given(dev, 1, dtype=np.int8)
-    odd = await dev.to_device(np.ones((3, 3), np.int8))
-    x, ones = await dev.to_device(np.arange(float(N))), await dev.to_device(np.eye(N))
     async with form(dev, name) as call:
         for _ in range(3):
-            products = await call("gemm", odd, odd)
-            solved = await call("trsv", ones, x)
             await call("gemm_batched", [a], [a])
-    assert (await products.to_host()).tolist() == [[3] * 3] * 3
-    assert (await solved.to_host()).tolist() == [0, 1, 2, 3]
     assert not known(dev)
 
 

@@ -161,14 +161,14 @@ async def test_a_launch_behind_copies_that_are_done_goes_the_short_way_and_behin
     assert (await x.to_host() == NUMBERS + 3).all()
 
 
-async def test_an_array_of_a_new_kind_is_learnt_with_its_first_launch(dev, monkeypatch):
+async def test_only_the_first_launch_goes_the_general_way_whatever_its_array_was_made_of(dev, monkeypatch):
     add = await compiled(dev, "add")
     x, y, z = await dev.to_device(NUMBERS), dev.zeros(N, np.int32), dev.full(N, 3, np.int32)
     general = Published(dev, monkeypatch)
-    for count, array in enumerate((x, y, z), 1):
+    for array in (x, y, z):
         for _ in range(3):
             await add.launch(1, N, array, 1)
-        assert general.count == count
+        assert general.count == 1
     for array, first in ((x, NUMBERS), (y, 0), (z, 3)):
         assert (await array.to_host() == first + 3).all()
 

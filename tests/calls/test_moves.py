@@ -115,6 +115,48 @@ async def test_after_the_first_use_of_memory_every_fill_and_copy_is_short(dev, g
 
 
 @both
+async def test_fills_and_copies_of_other_layouts_are_short_from_the_second_of_their_form_on(dev, general, form):
+    host = np.arange(8 * 9, dtype=np.float64).reshape(8, 9)
+    x, y, wide = await made(dev, (8, 9), np.float64), await made(dev, (8, 9), np.float64), dev.empty(6, np.complex128)
+    async with movers(dev, form) as move:
+        for turn in range(3):
+            del general[:]
+            await y.copy_from(host + turn)
+            await x.fill(0)
+            del general[:]
+            await move.fill(x[:, 2:5], 7.0 + 1)
+            await move.fill(x[::2, 6:8], -0.0)
+            await move.fill(wide, 2 + 3j)
+            await move.copy(x[1:4, 5:8], y[3:6, 1:4])
+            await move.copy(x[:, 0], y[:, 8])
+            assert (general == []) == (turn > 0)
+            expected = np.zeros((8, 9))
+            expected[:, 2:5], expected[::2, 6:8] = 8, -0.0
+            expected[1:4, 5:8], expected[:, 0] = (host + turn)[3:6, 1:4], (host + turn)[:, 8]
+            assert same(await x.to_host(), expected)
+            assert same(await wide.to_host(), np.full(6, 2 + 3j))
+
+
+@both
+@pytest.mark.sim_only
+async def test_a_move_of_another_layout_that_the_driver_refuses_fails_alone(dev, form):
+    x, y = await made(dev, (8, 9)), await made(dev, (8, 9), value=5)
+    for _ in range(2):
+        async with movers(dev, form) as move:
+            await move.fill(x[:, 2:5], 3)
+            await move.copy(x[:, 2:5], y[:, 2:5])
+    for function, kind in (("cuMemsetD2D32Async", "fill"), ("cuMemcpy2DAsync", "copy")):
+        inject(dev, function, atomr_trio.testing.ReturnStatus(801))
+        with pytest.raises(CommandFailed, match=f"memory.{kind}"):
+            async with movers(dev, form) as move:
+                await (move.fill(x[:, 2:5], 3) if kind == "fill" else move.copy(x[:, 2:5], y[:, 2:5]))
+        assert x.state == "ready"
+    async with movers(dev, form) as move:
+        await move.fill(x[:, 2:5], 4)
+    assert (await x.to_host())[0].tolist() == [0, 0, 4, 4, 4, 0, 0, 0, 0]
+
+
+@both
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 async def test_a_fill_writes_the_bytes_that_numpy_writes(dev, form, dtype):
     values: list[Any] = [0, 1, True, np.bool_(True)]
@@ -207,12 +249,12 @@ async def test_copies_are_checked_as_before(dev, form):
 
 
 @both
-async def test_freed_arrays_and_first_contents_take_the_general_way(dev, general, form):
+async def test_first_contents_are_short_and_freed_arrays_are_refused(dev, general, form):
     x, y = await made(dev), dev.full(N, 9, np.int32)
     async with movers(dev, form) as move:
         del general[:]
         await move.copy(x, y)
-        assert general == ["fill", "copy"]
+        assert general == []
         assert (await x.to_host()).tolist() == [9] * N
         zeros = dev.zeros(N, np.int32)
         await move.fill(zeros[:3], 4)

@@ -236,9 +236,9 @@ async def test_a_fill_that_is_not_made_yet_comes_before_the_call(dev, ways):
     await made_short(Form(dev), "gemm", a, b, out=out, beta=1)
     ways.forget()
     zeros = dev.zeros((N, N), np.float32)
-    for expected in ("general", "short", "short"):
+    for _ in range(3):
         await dev.blas.gemm(a, b, out=zeros, beta=1)
-        assert ways.last() == expected
+        assert ways.last() == "short"
     np.testing.assert_array_equal(await zeros.to_host(), 3 * matrix(1) @ matrix(2))
 
 

@@ -232,6 +232,21 @@ def test_the_demo_ends_identical_in_generation_3(tmp_path, capsys):
     assert not np.array_equal(panels[1], panels[2])
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_the_demo_on_several_devices_loses_each_and_ends_identical(tmp_path, capsys, count):
+    if support.ON_GPU and len(os.listdir("/proc/driver/nvidia/gpus")) < count:
+        pytest.skip(f"needs {count} GPUs")
+    out = tmp_path / "picture.png"
+    arguments = ["--devices", str(count), "--size", "47", "--steps", "24", "--out", str(out)]
+    status = main(["demo", "--device", DEVICE, *arguments])
+    printed = capsys.readouterr().out
+    assert status == 0, printed
+    assert printed.count("recovered in") == count
+    assert f"on device {count - 1}" in printed
+    assert printed.splitlines()[-2:] == ["identical", "generation 2"]
+    assert read_png(out.read_bytes()).ndim == 3
+
+
 async def test_the_demo_computes_gray_scott(backend):
     plan = demo.Plan(32, 6)
     result = await demo.undisturbed_run(choice.Choice(0, backend), plan)
@@ -278,7 +293,7 @@ async def test_a_demo_without_a_gpu_says_why(monkeypatch, capsys):
     monkeypatch.setattr(choice, "what_is_wrong_with", no_gpu)
     monkeypatch.setattr(demo, "crashing_run", never_crashed)
     with pytest.raises(LookupError):
-        await demo.main(argparse.Namespace(device=None, size=None, steps=None, out=Path("p.png")))
+        await demo.main(argparse.Namespace(device=None, devices=1, size=None, steps=None, out=Path("p.png")))
     assert capsys.readouterr().out == "using the simulator: no driver here\n"
 
 
@@ -290,8 +305,9 @@ async def never_crashed(device: choice.Choice, plan: demo.Plan) -> demo.Result:
 async def test_a_rogue_kernel_that_does_no_harm_is_no_demo(dev, monkeypatch):
     simulation = await demo.Simulation.start(dev, demo.Plan(8, 6))
     monkeypatch.setattr(simulation, "go_wild", simulation.advance)
+    shown = progress.Progress("running", 6, io.StringIO())
     with pytest.raises(RuntimeError, match="did no harm"):
-        await demo.crash_and_recover(dev, simulation, 1, progress.Progress("running", 6, io.StringIO()))
+        await demo.crash_and_recover(dev, simulation.go_wild, simulation.v, 1, shown)
 
 
 @pytest.mark.parametrize("option", ["--size=0", "--size=7", "--size=-1", "--steps=0", "--steps=2"])
@@ -843,9 +859,45 @@ async def test_the_doctor_does_not_wait_for_ever(monkeypatch, capsys, autojump_c
     assert f"FAILED: no result within {doctor._SELF_TEST_PATIENCE:.0f} s" in capsys.readouterr().out
 
 
-def test_the_doctor_examines_every_gpu_and_the_simulator():
+@pytest.mark.parametrize(("devices", "simulated"), [(None, 1), ("", 1), ("0", 1), ("many", 1), ("2", 2)])
+def test_the_doctor_examines_every_gpu_and_every_simulated_one(monkeypatch, devices, simulated):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", devices or "")
+    if devices is None:
+        monkeypatch.delenv("ATOMR_TRIO_SIM_DEVICES")
     libraries = [{"name": "cuda", "devices": 2}, {"name": "nvrtc"}]
-    assert [str(device) for device in doctor.devices_of(libraries)] == ["GPU 0", "GPU 1", "simulated GPU 0"]
+    expected = ["GPU 0", "GPU 1", *(f"simulated GPU {index}" for index in range(simulated))]
+    assert [str(device) for device in doctor.devices_of(libraries)] == expected
+
+
+async def test_the_doctor_shows_which_devices_can_access_each_others_memory(dev, capsys):
+    def device(index: int, backend: str, *peers: int) -> atomr_trio.DeviceInfo:
+        return attrs.evolve(dev.info, index=index, backend=backend, peers=peers)
+
+    devices = [device(0, "cuda", 2), device(2, "cuda", 0), device(11, "cuda"), device(0, "sim")]
+    doctor.describe_peers(doctor.Report(), devices)
+    assert capsys.readouterr().out.splitlines() == [
+        "",
+        "direct access to memory of other GPUs",
+        "                   0    2   11",
+        "  device 0         -  yes   no",
+        "  device 2       yes    -   no",
+        "  device 11       no   no    -",
+    ]
+
+
+@pytest.mark.sim_only
+def test_the_doctor_asks_the_devices_whom_they_can_access(monkeypatch, capsys):
+    """The whole command, but for the libraries, and for what a device computes and costs."""
+
+    async def nothing(*_arguments: object) -> None:
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+    monkeypatch.setattr(doctor, "ask_libraries", list)
+    for part in ("self_test", "describe_standby"):
+        monkeypatch.setattr(doctor, part, nothing)
+    assert main(["doctor"]) == 0
+    assert "  device 1       yes    -\n" in capsys.readouterr().out
 
 
 def test_the_doctor_warns_of_mps(monkeypatch, capsys, tmp_path):

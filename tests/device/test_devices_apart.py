@@ -90,10 +90,17 @@ PLAIN = {
         "BackendName",
     ),
     *("Size", "OnFault", "Check", "Collection", "RestartPolicy", "WorkerSource", "SmArch", "LinkOptions", "Path"),
+    *("Placement", "DeviceSnapshot", "Strategy", "OnDeviceFailed"),
 }
 """The words of annotations of what belongs to no device."""
 
 BELONGS_TO_NONE = {
+    "Devices.map(function)": "a function; what it does is done by the verbs of the devices",
+    "Devices.map(items)": "anything; only the function uses it",
+    **dict.fromkeys(
+        ("Devices.pick(near)", "Devices.reserve(near)"),
+        "these devices have no group; `test_group_placement.py` gives it what belongs to another device",
+    ),
     "Device.capture(record)": "a function; what it does is done by the verbs of the recorder",
     "KernelSignature.pack(arguments)": "the caller's function knows what belongs to what",
     "KernelSignature.pack(address_of)": "that function",
@@ -653,6 +660,8 @@ CALLED_ELSEWHERE = {
     *("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "link"),
     *(
         "Device.restart",
+        *("Devices.__getitem__", "Devices.events", "Devices.map", "Devices.pick", "Devices.reserve", "open_devices"),
+        *("LeastLoaded.choose", "MostFree.choose", "Placement.choose", "RoundRobin.choose"),
         "Graph.update",
         "KernelSignature.pack",
         "KernelSignature.described",

@@ -28,7 +28,7 @@ import atomr_trio
 from atomr_trio import Device, OutsideRun, testing
 from atomr_trio._calls.verbs import Library, is_verb
 from atomr_trio.libraries.registered import ACTORS as LIBRARIES
-from support import ON_GPU, child_environment, open_test_device
+from support import ON_GPU, child_environment, open_test_device, open_test_devices
 from support.draws import DRAWS
 from support.public_interface import CALLABLES, FACES
 
@@ -64,7 +64,9 @@ async def on_stage(dev: Device) -> AsyncIterator[Stage]:
         await kernel.launch(1, LENGTH, x, 0)
         await prepared.launch()
         await dev.blas.gemm(a, a, out=c)
-    async with dev.lane() as lane, dev.batch() as batch, dev.events() as events:
+    async with open_test_devices([0]) as devices, dev.lane() as lane, dev.batch() as batch, dev.events() as events:
+        reservation = devices.reserve(1)
+        reservation.__enter__()
         for _ in range(2):
             batch.launch(kernel, 1, LENGTH, x, 0)
             batch.launch(prepared)
@@ -107,6 +109,10 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "Device.wait_generation": lambda s: s.dev.wait_generation(after=0),
     "Device.wait_standby": lambda s: s.dev.wait_standby(),
     "Device.zeros": lambda s: s.dev.zeros(LENGTH),
+    "Devices.events": lambda s: s.devices.events(),
+    "Devices.map": lambda s: s.devices.map(lambda dev, item: dev.trim(), [1]),
+    "Devices.pick": lambda s: s.devices.pick(),
+    "Devices.statistics": lambda s: s.devices.statistics(),
     "DeviceArray.__dlpack__": lambda s: s.x.__dlpack__(),
     "DeviceArray.__dlpack_device__": lambda s: s.x.__dlpack_device__(),
     "DeviceArray.__exit__": lambda s: s.x.__exit__(None, None, None),
@@ -158,6 +164,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     },
     "RandomGenerator.seek": lambda s: s.generator.seek(s.generator.state),
     "RandomGenerator.spawn": lambda s: s.generator.spawn(1),
+    "Reservation.__enter__": lambda s: s.devices.reserve(1).__enter__(),
+    "Reservation.__exit__": lambda s: s.reservation.__exit__(None, None, None),
     "Subscription.__aenter__": lambda s: s.events.__aenter__(),
     "Subscription.__aexit__": lambda s: s.events.__aexit__(None, None, None),
     "Subscription.__anext__": lambda s: s.events.__anext__(),
@@ -189,6 +197,9 @@ ANYWHERE = {
     "DeviceArray.reshape",
     "DeviceArray.transpose",
     "DeviceArray.view",
+    "Devices.__getitem__",
+    "Devices.__len__",
+    "Devices.reserve",  # whose block refuses
     "Graph.__len__",
     "Kernel.grid_for",
     "Module.__contains__",
@@ -199,6 +210,7 @@ ANYWHERE = {
     "PreparedLaunch.__len__",
     "Subscription.__aiter__",
     "open_device",  # in another run and in another thread: that is another device
+    "open_devices",
     "overwrites",
     "read_only",
     "strided",
@@ -211,6 +223,7 @@ ANYWHERE = {
 OF_NO_DEVICE = (
     *("ActorStatistics", "Finding", "KernelSignature", "LaneStatistics", "LinkInput", "LinkOptions", "MemoryChunk"),
     *("MemoryMap", "MemoryStatistics", "NvrtcCache", "NvrtcCacheKey", "NvrtcOptions", "OtherThread", "Parameter"),
+    *("DeviceSnapshot", "LeastLoaded", "MostFree", "Placement", "RoundRobin"),
     *("RestartPolicy", "compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "link"),
     *("testing.FaultSigns", "testing.WorkerPool"),
 )
@@ -523,6 +536,7 @@ def test_a_device_is_opened_in_a_trio_task():
 # ---------------------------------------------------------------------------------------------------- ended, forked
 
 SILENT = {
+    *("Devices.events", "Devices.statistics", "Reservation.__exit__"),
     "Device.memory_map",
     "Device.statistics",
     "DeviceArray.__exit__",

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, compile_to_ptx
+from atomr_trio import ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, compile_to_ptx, open_devices
 from atomr_trio._device.device import core_of
 from atomr_trio._worker.main import Worker
 from atomr_trio.testing import (
@@ -31,6 +31,7 @@ from atomr_trio.testing import (
     PoolStatistics,
     ReturnStatus,
     WorkerPool,
+    WorkerPools,
     hold_worker,
     inject,
     inject_at_start,
@@ -120,6 +121,57 @@ async def fault(dev: Any) -> None:
 
 def idle_pids(pool: WorkerPool) -> list[int]:
     return [worker.process.pid for worker in pool._idle]
+
+
+# --- those of several devices -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+def test_pools_of_several_devices_give_each_device_its_own_workers(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+
+    async def main(pools: WorkerPools, devices: list[int]) -> dict[int, int]:
+        with trio.fail_after(DEADLINE):
+            async with open_devices(devices, backend="sim", workers=pools, close_timeout=PATIENCE) as group:
+                return {dev.index: worker_pid(dev) for dev in group}
+
+    with nothing_left(), WorkerPools("sim", spares=0) as pools:
+        assert repr(pools) == "<WorkerPools (sim): no device yet>"
+        first = trio.run(main, pools, [0, 1])
+        assert trio.run(main, pools, [1, 0]) == first
+        assert trio.run(main, pools, [1]) == {1: first[1]}
+        counts = {index: (now.started, now.reused) for index, now in pools.statistics().items()}
+        assert counts == {0: (1, 1), 1: (1, 2)}
+        assert "<WorkerPool of device 1 (sim): 1 idle" in repr(pools)
+    pools.close()
+
+
+@pytest.mark.sim_only
+def test_pools_replace_a_worker_that_was_lost_and_are_of_use_no_more_once_closed(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+
+    async def lose(pools: WorkerPools) -> list[int]:
+        with trio.fail_after(DEADLINE):
+            async with open_devices([0, 1], backend="sim", workers=pools, close_timeout=PATIENCE) as group:
+                await fault(group[1])
+                await group[1].wait_generation(after=1)
+                return [dev.generation for dev in group]
+
+    with nothing_left():
+        pools = WorkerPools(backend="sim", spares=0)
+        with pools:
+            for _ in range(2):
+                assert trio.run(lose, pools) == [1, 2]
+            assert [now.started for now in pools.statistics().values()] == [1, 3]
+            assert len(pools._lent) <= 1
+        with pytest.raises(InvalidArgument, match="is closed"):
+            pools.take("sim", 0)
+
+
+@pytest.mark.parametrize("arguments", [{"backend": "rocm"}, {"spares": -1}, {"spares": True}, {"check": "all of them"}])
+def test_pools_that_cannot_be_are_refused(arguments):
+    with pytest.raises(InvalidArgument):
+        WorkerPools(**{"backend": "sim", **arguments})
 
 
 # --- taking and giving back -------------------------------------------------------------------------------------------

@@ -114,6 +114,36 @@ def test_what_the_first_start_could_not_do_is_reported_by_the_second(backend):
 
 
 @pytest.mark.sim_only
+def test_the_workers_of_a_group_are_started_before_the_modules_that_open_them_are_imported_and_serve():
+    body = """
+    async def main():
+        async with atomr_trio.open_devices([1, 0]) as devices:
+            print([dev._core.current.process.pid for dev in devices] == started)
+    trio.run(main)
+    print(children())
+    """
+    assert lines_of(body, "sim", ATOMR_TRIO_SIM_DEVICES="2") == [AHEAD, AHEAD, "True", "no child left"]
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("devices", ["[0, 1], strategy='none'", "[0, 0]", "[0, 99]", "[0, True]", "['GPU-x', 0]", "5"])
+def test_workers_that_were_started_for_a_wrong_group_are_ended(devices):
+    body = f"""
+    async def main():
+        try:
+            async with atomr_trio.open_devices({devices}):
+                print("opened")
+        except atomr_trio.InvalidArgument:
+            print("refused")
+        print(children())
+    trio.run(main)
+    """
+    lines = lines_of(body, "sim", ATOMR_TRIO_SIM_DEVICES="2")
+    assert lines[-2:] == ["refused", "no child left"]
+    assert lines[:-2] == ([AHEAD, AHEAD] if "strategy" in devices else [])
+
+
+@pytest.mark.sim_only
 @pytest.mark.parametrize("options", ["check='bounds'", "backend='sim', check='races'", "workers=pool"])
 def test_a_device_whose_worker_is_made_in_another_way_starts_none_ahead(options):
     body = f"""

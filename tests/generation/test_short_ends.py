@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import trio
 
+from atomr_trio._generation import settler as settler_module
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_OUT, counter_word, failures_word
 from support.stage import Stage
 
@@ -75,3 +78,72 @@ async def test_a_task_that_looks_for_its_only_launch_does_not_miss_such_a_failur
     stage.generation.settler.end_looking(second, lane)
     assert first.heard == [(1, 1), 1]
     assert second.heard == [(2, 1), 1]
+
+
+# --- looking for a ticket ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lane", [LANE_COMPUTE, LANE_COPY_OUT])
+async def test_a_task_looks_until_its_ticket_is_reached(stage, lane):
+    settler, words = stage.generation.settler, stage.generation.page.words
+    owner = send(stage, lane, 2)
+    settler.patience = 60.0
+    assert settler.begin_looking()
+    seen = []
+
+    async def look() -> None:
+        await settler.look(counter_word(lane), 2)
+        seen.append(words[counter_word(lane)])
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(look)
+        for reached in (1, 2):
+            for _ in range(3):
+                await trio.lowlevel.checkpoint()
+            assert not seen
+            words[counter_word(lane)] = reached
+    assert seen == [2]
+    assert owner.heard == []
+    settler.end_looking(owner, lane)
+    assert owner.heard == [2]
+
+
+async def test_a_ticket_that_comes_between_two_turns_is_seen_without_another_turn(stage, monkeypatch):
+    settler, counter = stage.generation.settler, counter_word(LANE_COMPUTE)
+    send(stage, LANE_COMPUTE, 1)
+    assert settler.begin_looking()
+    readings = []
+
+    def clock() -> float:
+        readings.append(0.0)
+        if len(readings) == 5:  # the second time round, in the glance
+            stage.generation.page.words[counter] = 1
+        return 0.0
+
+    with monkeypatch.context() as patch:
+        patch.setattr(settler_module.time, "perf_counter", clock)
+        await settler.look(counter, 1)
+    assert len(readings) == 5
+    settler.end_looking()
+
+
+async def test_a_task_looks_no_longer_than_its_patience(stage):
+    settler = stage.generation.settler
+    send(stage, LANE_COMPUTE, 1)
+    settler.patience = 0.0
+    assert settler.begin_looking()
+    await settler.look(counter_word(LANE_COMPUTE), 1)
+    assert stage.generation.page.words[counter_word(LANE_COMPUTE)] == 0
+    settler.end_looking()
+
+
+async def test_a_task_does_not_look_into_the_page_of_a_generation_that_was_settled_as_lost(stage):
+    settler, page = stage.generation.settler, types.SimpleNamespace(words=memoryview(bytearray(8)).cast("Q"))
+    settler.patience, settler._page = 60.0, page
+    assert settler.begin_looking()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(settler.look, 0, 1)
+        for _ in range(3):
+            await trio.lowlevel.checkpoint()
+        settler.settle_rest(lambda: AssertionError("nothing was unfinished"))
+        page.words.release()

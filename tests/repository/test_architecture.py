@@ -409,8 +409,9 @@ def test_the_trio_side_does_not_call_the_driver():
 def test_only_the_device_opens_a_nursery():
     """What is offered for tests is a user, and plays several of them at a time."""
     library = [path for path in sources(TRIO_SIDE) if not path.is_relative_to(TRIO_SIDE / "testing")]
-    openers = {path.name for path in library if calls(path, "open_nursery")}
-    assert openers <= {"lifetime.py", "supervisor.py"}
+    openers = {str(path.relative_to(TRIO_SIDE)) for path in library if calls(path, "open_nursery")}
+    names = ("lifetime", "supervisor", "mapping", "peer_check")
+    assert openers <= {f"_device/{name}.py" for name in names}
 
 
 def test_only_requests_and_short_launches_reschedule_tasks():

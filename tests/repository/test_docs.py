@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -23,7 +24,12 @@ def run_program(code: str, folder: Path) -> str:
     """Run a program in a fresh interpreter, on the backend of this run; what it printed."""
     script = folder / "program.py"
     script.write_text(code, encoding="utf-8")
-    environment = support.child_environment(ATOMR_TRIO_BACKEND=support.chosen_backend())
+    if "open_devices([0, 1]" in code:
+        support.skip_without(2)
+    environment = support.child_environment(
+        ATOMR_TRIO_BACKEND=support.chosen_backend(),
+        ATOMR_TRIO_SIM_DEVICES=os.environ.get("ATOMR_TRIO_SIM_DEVICES", "2"),
+    )
     answer = subprocess.run(
         [sys.executable, str(script)], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
     )

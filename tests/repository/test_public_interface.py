@@ -179,7 +179,7 @@ C_FUNCTION = re.compile(rf"``((?:cu[A-Z]|nvrtc|nvJitLink|{'|'.join(SIMULATED)})\
 TABLES = [importlib.import_module(f"atomr_cuda.{name}") for name in ("driver", "nvrtc", "nvjitlink", *SIMULATED)]
 DECLARED = {re.sub(r"(_v\d+)?(_64)?$", "", name) for table in TABLES for name in table.library.functions}
 WAITS_ALONE = {
-    "Device.map_memory",
+    *("Device.map_memory", "Devices.map"),
     *("Device.wait_generation", "Device.wait_standby", "Device.restart"),
     *("Batch.flush", "Event.wait", "Lane.synchronize"),
 }

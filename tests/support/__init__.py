@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pytest
 
-    from atomr_trio import Device
+    from atomr_trio import Device, Devices
     from atomr_trio._device.supervisor import Supervisor
     from atomr_trio.testing import WorkerPool
 
@@ -77,6 +77,35 @@ def open_test_device(index: int = 0, **options: Any) -> AbstractAsyncContextMana
     if index == 0 and not {"backend", "check"} & options.keys() and "ATOMR_TRIO_SIM_FAULTS" not in os.environ:
         defaults["workers"] = used_workers  # one that has served others may have had the faults of this test already
     return atomr_trio.open_device(index, **{**defaults, **options})
+
+
+@functools.cache
+def gpu_count() -> int:
+    """How many GPUs this machine shows to its programs."""
+    listed = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=True).stdout
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return len(listed.splitlines()) if visible is None else len([each for each in visible.split(",") if each])
+
+
+def skip_without(devices: int) -> None:
+    """Skip the running test on a machine with fewer GPUs; the simulator has as many as `open_test_devices` wants."""
+    import pytest
+
+    if ON_GPU and gpu_count() < devices:
+        pytest.skip(
+            f"needs {devices} GPUs, and {gpu_count()} is there" if gpu_count() == 1 else f"needs {devices} GPUs"
+        )
+
+
+def open_test_devices(devices: Sequence[int | str], **options: Any) -> AbstractAsyncContextManager[Devices]:
+    """`atomr_trio.open_devices` on the backend of this run; skips the test where there are not so many.
+
+    The simulator must have been told of its devices, as the fixture `several` does.
+    """
+    import atomr_trio
+
+    skip_without(len(devices))
+    return atomr_trio.open_devices(devices, **{"backend": chosen_backend(), **options})
 
 
 def set_constant(monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str, value: object) -> None:

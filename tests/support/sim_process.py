@@ -12,12 +12,12 @@ import subprocess
 import sys
 import textwrap
 import time
-from ctypes import byref, c_int, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_int, c_size_t, c_uint64, c_ulonglong, c_void_p
 from typing import Self
 
 import atomr_sim
 from atomr_cuda import driver
-from atomr_cuda.driver import CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp
+from atomr_cuda.driver import CUlaunchConfig, CUmemAccessDesc, CUmemAllocationProp, CUmemLocation
 from support import child_environment
 from support.nvrtc import compile_ptx
 
@@ -63,9 +63,9 @@ def properties(device: int = 0) -> CUmemAllocationProp:
     return wanted
 
 
-def create(size: int) -> int:
+def create(size: int, device: int = 0) -> int:
     handle = c_uint64()
-    driver.cuMemCreate(handle, size, properties(), 0)
+    driver.cuMemCreate(handle, size, properties(device), 0)
     return handle.value
 
 
@@ -75,11 +75,21 @@ def reserve(size: int, hint: int = 0) -> int:
     return address.value
 
 
-def allow(address: int, size: int, flags: int = 3) -> None:
+def allow(address: int, size: int, flags: int = 3, device: int = 0) -> None:
     description = CUmemAccessDesc()
     description.location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    description.location.id = device
     description.flags = flags
     driver.cuMemSetAccess(address, size, description, 1)
+
+
+def access(address: int, device: int) -> int:
+    """The access that a device has to mapped memory."""
+    location, flags = CUmemLocation(), c_ulonglong()
+    location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+    location.id = device
+    driver.cuMemGetAccess(flags, location, address)
+    return flags.value
 
 
 def export(handle: int) -> int:

@@ -15,7 +15,7 @@ import pytest
 
 from atomr_trio import pytest_plugin
 from atomr_trio._cli import doctor
-from support import ON_GPU, ROOT, child_environment, chosen_backend, coverage_environment
+from support import ON_GPU, ROOT, child_environment, chosen_backend, coverage_environment, gpu_count, skip_without
 from support.programs import programs
 
 pytest_plugins = ["pytester"]
@@ -329,6 +329,94 @@ def test_the_gpus_are_counted_by_another_process(monkeypatch):
     assert pytest_plugin._device_index(7, "cuda") == 7
     monkeypatch.setattr(doctor, "ask_libraries", lambda: [{"name": "driver", "missing": "libcuda.so.1"}])
     assert pytest_plugin._device_index("auto", "cuda") == 0, "and opening it says what is missing"
+
+
+SEVERAL = (
+    HEADER
+    + r"""
+@pytest.mark.gpus(2)
+async def test_marked(devices):
+    assert [device.index for device in devices] == [0, 1]
+    arrays = [await device.to_device(np.arange(3) * device.index) for device in devices]
+    assert [(await array.to_host()).tolist() for array in arrays] == [[0, 0, 0], [0, 1, 2]]
+
+
+async def test_all_of_them(devices):
+    assert len(devices) == COUNT
+    assert [device.generation for device in devices] == [1] * COUNT
+
+
+@pytest.mark.gpus(3)
+async def test_too_many(devices):
+    raise AssertionError("it must not run")
+
+
+@pytest.mark.gpus(3)
+def test_too_many_without_a_fixture():
+    raise AssertionError("it must not run")
+
+
+@pytest.mark.gpus(2)
+async def test_faults(devices):
+    misaligned = await devices[1].nvrtc.compile(SOURCE, "misaligned")
+    with pytest.raises(atomr_trio.ContextLost):
+        await misaligned.launch(1, 1, devices[1].zeros(8, np.int8))
+
+
+@pytest.mark.gpu_faults
+@pytest.mark.gpus(2)
+async def test_faults_on_purpose(devices):
+    await devices[0].restart("to try it")
+    misaligned = await devices[1].nvrtc.compile(SOURCE, "misaligned")
+    with pytest.raises(atomr_trio.ContextLost):
+        await misaligned.launch(1, 1, devices[1].zeros(8, np.int8))
+
+
+@pytest.mark.gpus(1)
+async def test_restarts(devices):
+    await devices[0].restart("to try it")
+    assert len(devices) == 1
+
+
+def test_both(gpu_worker_pools):
+    async def main():
+        async with atomr_trio.open_devices(
+            [1, 0], backend=gpu_worker_pools.backend, workers=gpu_worker_pools
+        ) as devices:
+            assert [device.index for device in devices] == [1, 0]
+        assert repr(gpu_worker_pools).startswith("<WorkerPools (")
+
+    trio.run(main)
+"""
+)
+
+
+def test_a_suite_has_the_devices_that_its_marks_name_and_skips_those_with_more_by_name(run, monkeypatch):
+    skip_without(2)
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
+    count = gpu_count() if ON_GPU else 2
+    if count > 2:
+        pytest.skip("this machine has more than 2 GPUs")
+    result = run(SEVERAL.replace("COUNT", str(count)), "-rs")
+    result.assert_outcomes(passed=5, failed=1, skipped=2)
+    (report,) = failures(result).values()
+    assert re.search(r"device 1: generation 1 was lost: .*misaligned address.* \(in flight: .*launch of mis", report)
+    result.stdout.re_match_lines([r"SKIPPED .*: test_too_many needs 3 GPUs, and 2 are there"])
+    result.stdout.re_match_lines([r"device 0 of groups: \d started, \d+ reused"])
+
+
+@pytest.mark.parametrize("mark", ["gpus", "gpus('2')", "gpus(0)", "gpus(True)", "gpus(1, 2)", "gpus(count=2)"])
+def test_a_mark_that_names_no_number_of_gpus_is_refused(mark):
+    class Item:
+        nodeid = "test_it.py::test_it"
+        config = None
+
+        @staticmethod
+        def get_closest_marker(name):
+            return eval(f"pytest.mark.{mark}").mark
+
+    with pytest.raises(pytest.UsageError, match=r"test_it\.py::test_it: the mark gpus takes a number of GPUs"):
+        pytest_plugin.pytest_runtest_setup(Item)
 
 
 @pytest.mark.sim_only

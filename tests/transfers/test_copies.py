@@ -988,6 +988,24 @@ async def test_a_forked_child_may_read_pinned_memory_and_nothing_more():
         assert (await array.to_host() == 6).all()
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.complex128, ml_dtypes.bfloat16])
+async def test_views_of_pinned_memory_are_found_whatever_they_are_made_of(dtype):
+    async with scenario() as dev:
+        pinned = core_of(dev).part(Transfers).pinned
+        hosts = [dev.pinned_empty((10, 20), dtype) for _ in range(5)]
+        for host in hosts:
+            area, offset = pinned.find(host)
+            assert (area.address, offset) == (host.__array_interface__["data"][0], 0)
+            fixed = host[2:5]
+            fixed.flags.writeable = False
+            assert pinned.find(fixed) == (area, 40 * host.itemsize)
+            assert pinned.find(host[4:].reshape(-1)[3:7]) == (area, 83 * host.itemsize)
+            assert pinned.find(host.view(np.uint8)[1, 5:]) == (area, 20 * host.itemsize + 5)
+            assert pinned.find(host[:, ::2]) is None
+            assert pinned.find(host.copy()) is None
+            assert pinned.find(host.copy()[1:]) is None
+
+
 async def test_another_array_where_a_pinned_one_has_been_is_not_taken_for_it():
     async with scenario() as dev:
         host = dev.pinned_empty(1 << 16, np.uint8)

@@ -14,10 +14,10 @@ import trio
 import atomr_trio
 from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import copy_plan
+from atomr_trio._transfers import copy_plan, short_copies
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies
-from atomr_trio._transfers.staging import MEDIUM_SLOTS, SMALL_SLOT, TINY_SLOT, TINY_SLOTS
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies, ShortCopy
+from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device
@@ -193,6 +193,25 @@ async def test_many_copies_at_a_time_share_the_slots(short_alone):
         assert staging(dev).idle
 
 
+async def test_a_task_that_only_takes_its_bytes_leaves_the_looking_to_others(monkeypatch, short_alone):
+    async with scenario() as dev:
+        array, out = await dev.to_device(np.ones(SHORT_BYTES, np.uint8)), np.zeros(SHORT_BYTES, np.uint8)
+        settler, take, seen = core_of(dev).current.settler, ShortCopy._take, []
+
+        def note(copy: ShortCopy, *given: Any) -> int:
+            seen.append((copy._ended == copy._count, settler.looked_for))
+            return take(copy, *given)
+
+        monkeypatch.setattr(ShortCopy, "_take", note)
+        short_alone()
+        for _ in range(10):
+            await array.copy_to(out)
+        assert len(seen) == 10 * SHORT_BYTES // SHORT_PIECE
+        assert seen[-1][0]
+        assert not any(looks for ended, looks in seen if ended)
+        assert out.all()
+
+
 # --- order ------------------------------------------------------------------------------------------------------------
 
 ADD = 'extern "C" __global__ void add(int *x, int n) { for (int i = 0; i < 256; i++) x[i] += n; }'
@@ -282,6 +301,26 @@ async def test_a_copy_to_the_device_that_is_left_goes_on(size):
             assert same(await array.to_host(), host)
         assert staging(dev).idle
         assert dev.statistics().actors[0].settled["abandoned"] == -(-size // SHORT_PIECE)
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+@pytest.mark.parametrize("size", [1000, SHORT_BYTES])
+async def test_a_copy_in_a_cancelled_scope_sends_nothing_and_holds_no_slot(direction, size):
+    async with scenario() as dev:
+        array, out = await dev.to_device(np.ones(size, np.uint8)), np.zeros(size, np.uint8)
+        before = submitted(dev, LANES[direction])
+        for strided in (False, True):
+            there = array.reshape(2, -1)[:, ::2] if strided else array
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                host = out[: there.size].reshape(there.shape)
+                await (there.copy_from if direction == "in" else there.copy_to)(host)
+            assert scope.cancelled_caught
+            assert staging(dev).idle
+        assert submitted(dev, LANES[direction]) == before
+        assert array.state == "ready"
+        assert (await array.to_host() == 1).all()
+        assert not out.any()
 
 
 @pytest.mark.parametrize("size", [1000, SHORT_BYTES])
@@ -441,6 +480,32 @@ async def test_copies_of_a_batch_are_exact(size):
         assert actor.accepted == actor.settled["ok"]
 
 
+async def test_batches_of_a_generation_send_records_that_its_worker_knows(monkeypatch):
+    async with scenario() as dev:
+        host, out = numbers((20, 30), np.int32), np.zeros((20, 30), np.int32)
+        array = await dev.to_device(host)
+
+        async def there_and_back() -> None:
+            out[:] = 0
+            async with dev.batch() as batch:
+                batch.copy_from(array, host)
+                batch.copy_from(array[:, 3:7], host[:, 3:7])
+                await batch.flush()
+                batch.copy_to(array, out)
+                batch.copy_to(array[:, :9], out[:, :9])
+            assert same(out, host)
+
+        for generation in (1, 2):
+            await there_and_back()
+            with monkeypatch.context() as patch:
+                patch.setattr(short_copies, "new_identity", None)
+                host += 1
+                await there_and_back()
+            if generation == 1:
+                kill_worker(dev)
+                await next_generation(dev, after=1)
+
+
 async def test_copies_and_launches_of_a_batch_are_in_order():
     async with scenario() as dev:
         add, x = await dev.nvrtc.compile(ADD, "add"), await dev.to_device(np.zeros(256, np.int32))
@@ -597,5 +662,78 @@ async def test_a_rectangle_that_is_refused_fails_the_copy():
                 await copy(np.ones((20, 5), np.float32))
             assert failed.value.status == 1
         await array[:, :5].copy_from(np.ones((20, 5), np.float32))
+        assert (await array.to_host()).sum() == 100
+        assert staging(dev).idle
+
+
+@pytest.mark.parametrize("staged", [True, False])
+@pytest.mark.parametrize("name", RECTANGLES)
+async def test_rectangles_go_the_short_way_in_a_batch(name, staged, monkeypatch):
+    index, on_host = RECTANGLES[name]
+    rows = 1500 if on_host is None and name != "backwards" else 250
+    async with scenario() as dev:
+        whole = numbers((rows, 100), np.int32)
+        array = await dev.to_device(whole)
+        view = array[index]
+        outs = [np.zeros(view.shape, np.int32) for _ in range(3)]
+        if on_host is not None:
+            wide = [np.zeros((view.shape[0], 3 * view.shape[1]), np.int32) for _ in outs]
+            outs = [each[on_host][:, : view.shape[1]] for each in wide]
+        held = [] if staged else staging(dev).acquire_several(SMALL_SLOT, SMALL_SLOTS)
+        held += [] if staged else staging(dev).acquire_several(MEDIUM_SLOT, MEDIUM_SLOTS)
+        async with dev.batch() as batch:
+            for copy in (batch.copy_to, batch.copy_from):  # the batch's own area is made known to both lanes
+                copy(view, whole[index].copy())
+                await batch.flush()
+            general = core_of(dev).current.order
+            with monkeypatch.context() as patch:
+                patch.setattr(general, "commit", None)
+                for out in outs:
+                    batch.copy_to(view, out)
+                await batch.flush()
+                for out in outs:
+                    assert (out == whole[index]).all()
+                    out ^= 5
+                    batch.copy_from(view, out)
+                await batch.flush()
+            again = batch.to_host(array)
+        whole[index] ^= 5
+        assert same(again, whole)
+        for slot in held:
+            slot.release()
+        assert staging(dev).idle
+
+
+async def test_a_rectangle_that_cannot_be_read_sends_nothing_in_a_batch(monkeypatch):
+    async with scenario() as dev:
+        array = await dev.to_device(np.zeros((20, 30), np.float32))
+        before = submitted(dev, LANE_COPY_IN)
+
+        def fail(*_: object) -> None:
+            raise MemoryError
+
+        async with dev.batch() as batch:
+            with monkeypatch.context() as patch:
+                patch.setattr(copy_plan._Plan, "load", fail)
+                with pytest.raises(MemoryError):
+                    batch.copy_from(array[:, :5], np.ones((20, 5), np.float32))
+            assert staging(dev).idle
+            assert submitted(dev, LANE_COPY_IN) == before
+            batch.copy_from(array[:, :5], np.ones((20, 5), np.float32))
+        assert (await array.to_host()).sum() == 100
+
+
+@pytest.mark.sim_only
+async def test_a_rectangle_that_is_refused_in_a_batch_fails_with_it():
+    async with scenario() as dev:
+        array = await dev.to_device(np.zeros((20, 30), np.float32))
+        out = np.zeros((20, 5), np.float32)
+        core_of(dev).current.request_faults("cuMemcpy2DAsync:1:2")
+        with pytest.raises(CommandFailed, match="cuMemcpy2DAsync") as failed:  # noqa: PT012
+            async with dev.batch() as batch:
+                batch.copy_from(array[:, :5], np.ones((20, 5), np.float32))
+                batch.copy_to(array[:, :5], out)
+        assert failed.value.operation == "memory.copy_out"
+        assert not out.any()
         assert (await array.to_host()).sum() == 100
         assert staging(dev).idle

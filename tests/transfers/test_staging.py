@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 
+import numpy as np
 import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
@@ -258,3 +259,52 @@ async def test_a_slot_that_is_still_looked_at_survives_the_closing():
     assert view[:2].tolist() == [7, 8]
     with pytest.raises(DeviceClosed):
         slot.bytes
+
+
+# --- several at a time ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "count"), [(TINY_SLOT, TINY_SLOTS), (SMALL_SLOT, SMALL_SLOTS), (MEDIUM_SLOT, MEDIUM_SLOTS)]
+)
+async def test_several_slots_are_those_that_would_be_given_one_after_the_other(pool, size, count):
+    taken = pool.acquire_several(size, count)
+    for slot in reversed(taken):
+        slot.release()
+    three = pool.acquire_several(size, 3)
+    assert three == taken[:3]
+    assert {slot.size for slot in three} == {size}
+    assert pool.acquire_several(size, count - 2) is None
+    rest = pool.acquire_several(size, count - 3)
+    assert set(rest) == set(taken[3:])
+    assert not pool.has_free(size)
+    for slot in three + rest:
+        slot.release()
+    assert pool.idle
+
+
+def test_bytes_go_into_a_slot_and_out_of_it_and_no_others_are_touched(pool):
+    slots = pool.acquire_several(TINY_SLOT, 3)
+    for number, slot in enumerate(slots):
+        slot.bytes[:] = number
+    middle, given = slots[1], np.arange(100, dtype=np.uint8)
+    middle.load(given)
+    assert (middle.bytes[:100] == given).all()
+    assert (middle.bytes[100:] == 1).all()
+    assert [set(slot.bytes.tolist()) for slot in (slots[0], slots[2])] == [{0}, {2}]
+    out = np.full(60, 9, np.uint8)
+    middle.store(out[10:50])
+    assert (out[10:50] == given[:40]).all()
+    assert set(out[:10].tolist()) | set(out[50:].tolist()) == {9}
+    for slot in slots:
+        slot.release()
+
+
+def test_a_slot_of_a_closed_device_takes_and_gives_no_bytes():
+    pool = StagingPool()
+    (slot,) = pool.acquire_several(1, 1)
+    pool.close()
+    memory = np.zeros(10, np.uint8)
+    for copy in (slot.load, slot.store):
+        with pytest.raises(DeviceClosed):
+            copy(memory)

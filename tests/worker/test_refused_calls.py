@@ -29,7 +29,7 @@ from atomr_trio._calls.verbs import CallRequest, Scalar
 from atomr_trio._device.device import core_of
 from atomr_trio._wire import status
 from atomr_trio._wire.protocol import WORKSPACES_WORD
-from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, MEMORY, RELEASE_CHUNK
+from atomr_trio._wire.records.memory import CREATE_CHUNK, FILL, MAP_PEER, MEMORY, RELEASE_CHUNK, UNMAP_PEER
 from atomr_trio._wire.records.module import LOAD, UNLOAD
 from atomr_trio._worker.base.calls import CallEngine
 from atomr_trio._worker.base.capture_turns import CaptureTurns
@@ -447,6 +447,23 @@ def of_memory(services: Any, lane: Any) -> tuple[Call, Call]:
     )
 
 
+def of_peers(services: Any, lane: Any) -> tuple[Call, Call]:
+    """A chunk that is mapped as another device's; its descriptor is all that is held of it beside that."""
+    engine, handle = MemoryEngine(services), sim_process.create(sim_process.GRANULE)
+    descriptor = sim_process.export(handle)
+    driver.cuMemRelease(handle)
+    address, size = 0x2000_0000_0000, sim_process.GRANULE
+    engine.peers.reserve([(address, 4 * size)])
+    take, unmap = MAP_PEER.struct.pack(address, size), UNMAP_PEER.struct.pack(address)
+    record = Command(MAP_PEER, lambda command, lane: None, 1, [], take, [])
+
+    def do() -> None:
+        record.descriptors.append(os.dup(descriptor))
+        engine.calls[MAP_PEER.number](record, lane)
+
+    return do, lambda: engine.calls[UNMAP_PEER.number](command(UNMAP_PEER, unmap), lane)
+
+
 def of_modules(services: Any, lane: Any) -> tuple[Call, Call]:
     engine, image = ModuleEngine(services), compile_ptx(ADD).encode()
     wanted = json.dumps({"kernels": None, "globals": ["factor"]}).encode()
@@ -520,7 +537,17 @@ def command(verb: Any, payload: bytes, content: bytes = b"") -> Command:
 
 @pytest.mark.parametrize(
     "make",
-    [of_memory, of_modules, of_graphs, of_calls_in_graphs, of_lanes, of_blas, of_solver, of_kernels_of_our_own],
+    [
+        of_memory,
+        of_peers,
+        of_modules,
+        of_graphs,
+        of_calls_in_graphs,
+        of_lanes,
+        of_blas,
+        of_solver,
+        of_kernels_of_our_own,
+    ],
 )
 def test_what_was_begun_is_given_back_whichever_call_is_refused(services, make):
     stream = sim_process.stream()

@@ -16,6 +16,7 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from ..._generation.peers import Peers
 from ..._generation.timeline import Operand
 from ..._memory.arena import Block, Chunk, Ticket
 from ..._values.errors import CommandFailed, StaleArray
@@ -148,6 +149,8 @@ class Interop:
             generation.inbox.drain()  # it arrives before the end of the command that first used the memory
         if block.recipe is not None or block.chunk.descriptor < 0:
             raise BufferError(f"the array's memory does not exist yet: {_REMEDY}")
+        if block.peers and not device.part(Peers).share(block):
+            raise BufferError("another device of the group still works on the array: wait for that first")
         return generation
 
     def _window(self, chunk: Chunk) -> CudaWindow | HostWindow:

@@ -11,6 +11,7 @@ import argparse
 import importlib.resources
 import sys
 import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
 Field = npt.NDArray[np.float32]
 
 _FEED, _KILL = 0.029, 0.057
-_BLOCK = (32, 8)
-_WILD_ADDRESS = 0xBAD0BAD0
+BLOCK = (32, 8)
+WILD_ADDRESS = 0xBAD0BAD0
 _SIZE = {"cuda": 768, "sim": 192}
 _STEPS = {"cuda": 6000, "sim": 600}
 _LEAST_SIZE, _LEAST_STEPS = 8, 6
@@ -75,31 +76,28 @@ class Simulation:
         self._rogue = rogue
         self._now = fields
         self._next = [dev.empty((plan.size, plan.size), np.float32) for _ in fields]
-        across, down = (-(-plan.size // side) for side in _BLOCK)
+        across, down = (-(-plan.size // side) for side in BLOCK)
         self._grid = (across, down)
 
     @classmethod
     async def start(cls, dev: Device, plan: Plan) -> Simulation:
         """Compile the kernels and put the first state on the device."""
-        source = importlib.resources.files("atomr_trio._cli.demo").joinpath("gray_scott.cu").read_text(encoding="utf-8")
-        step = await dev.nvrtc.compile(source, "step")
-        rogue = await dev.nvrtc.compile(source, "rogue")
+        step = await dev.nvrtc.compile(source(), "step")
+        rogue = await dev.nvrtc.compile(source(), "rogue")
         fields = [await dev.to_device(field) for field in seeded(plan.size)]
         return cls(dev, plan, step, rogue, fields)
 
     async def advance(self) -> None:
         """Compute the next state from this one; this one is only read."""
-        await self._step.launch(self._grid, _BLOCK, *self._operands())
+        await self._step.launch(self._grid, BLOCK, *self._operands())
         self._now, self._next = self._next, self._now
 
     async def go_wild(self) -> None:
         """Launch the step with the bug. The state that it reads is safe; the arrays that it writes are torn."""
-        await self._rogue.launch(self._grid, _BLOCK, *self._operands(), _WILD_ADDRESS)
+        await self._rogue.launch(self._grid, BLOCK, *self._operands(), WILD_ADDRESS)
 
     def _operands(self) -> tuple[object, ...]:
-        reads = (atomr_trio.read_only(field) for field in self._now)
-        writes = (atomr_trio.overwrites(field) for field in self._next)
-        return (*reads, *writes, self._plan.size, self._plan.size, _FEED, _KILL)
+        return operands(self._now, self._next, self._plan.size, self._plan.size)
 
     async def u(self) -> Field:
         """Return the field u of the last finished step."""
@@ -108,6 +106,20 @@ class Simulation:
     async def v(self) -> Field:
         """Return the field v of the last finished step."""
         return await self._now[1].to_host()
+
+
+def source() -> str:
+    """Return the source of the kernels."""
+    return importlib.resources.files("atomr_trio._cli.demo").joinpath("gray_scott.cu").read_text(encoding="utf-8")
+
+
+def operands(
+    now: Sequence[DeviceArray], following: Sequence[DeviceArray], width: int, height: int
+) -> tuple[object, ...]:
+    """Return the arguments of a step: the state that it reads, and that which it overwrites."""
+    reads = (atomr_trio.read_only(field) for field in now)
+    writes = (atomr_trio.overwrites(field) for field in following)
+    return (*reads, *writes, width, height, _FEED, _KILL)
 
 
 def seeded(size: int) -> tuple[Field, Field]:
@@ -134,7 +146,7 @@ async def crashing_run(choice: Choice, plan: Plan) -> Result:
         panels = []
         for reached in range(plan.steps):
             if reached in plan.faults:
-                await crash_and_recover(dev, simulation, reached, progress)
+                await crash_and_recover(dev, simulation.go_wild, simulation.v, reached, progress)
             if reached in (plan.early, plan.faults[0]):
                 panels.append(await simulation.v())
             await simulation.advance()
@@ -144,18 +156,25 @@ async def crashing_run(choice: Choice, plan: Plan) -> Result:
         return Result(u, v, (*panels, v), dev.generation)
 
 
-async def crash_and_recover(dev: Device, simulation: Simulation, reached: int, progress: Progress) -> None:
-    """Let the rogue kernel fault, and print what that cost."""
-    progress.note(f"step {reached}: launching a kernel that writes through a wild pointer")
+async def crash_and_recover(
+    dev: Device,
+    go_wild: Callable[[], Awaitable[None]],
+    look: Callable[[], Awaitable[object]],
+    reached: int,
+    progress: Progress,
+) -> None:
+    """Let the rogue kernel fault, and print what that cost, until `look` has read from memory that survived."""
+    where = "" if dev.index == 0 else f" on device {dev.index}"
+    progress.note(f"step {reached}: launching a kernel that writes through a wild pointer{where}")
     before = dev.generation
     launched = time.perf_counter()
     try:
-        await simulation.go_wild()
+        await go_wild()
     except atomr_trio.ContextLost as lost:
         noticed = time.perf_counter()
         progress.note(f"  after {(noticed - launched) * 1e3:.0f} ms: {type(lost).__name__}: {lost.reason}")
         generation = await dev.wait_generation(after=before)
-        await simulation.v()  # the first command of the new generation, on memory that survived the old one
+        await look()  # the first command of the new generation, on memory that survived the old one
         recovered = time.perf_counter()
         milliseconds = (recovered - noticed) * 1e3
         progress.note(f"  generation {generation}: recovered in {milliseconds:.0f} ms, going on from step {reached}")
@@ -191,6 +210,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", type=device_argument, metavar="0|sim", help="default: GPU 0 if it works, else the simulator"
     )
+    parser.add_argument(
+        "--devices", type=int, default=1, metavar="N", help="divide the field among N devices, from --device on"
+    )
     parser.add_argument("--size", type=int, metavar="N", help=f"cells along each side, at least {_LEAST_SIZE}")
     parser.add_argument("--steps", type=int, metavar="N", help=f"steps of the simulation, at least {_LEAST_STEPS}")
     parser.add_argument("--out", type=Path, metavar="PNG", default=Path("gray-scott.png"), help="the picture to write")
@@ -202,6 +224,9 @@ async def main(arguments: argparse.Namespace) -> int:
         if given is not None and given < least:
             print(f"error: {option} is {given}; the demo needs at least {least}", file=sys.stderr)
             return 2
+    if not 1 <= arguments.devices <= _LEAST_SIZE // 2:
+        print(f"error: --devices is {arguments.devices}; the demo takes 1 to {_LEAST_SIZE // 2}", file=sys.stderr)
+        return 2
     problem = what_hinders_writing(arguments.out)
     if problem is not None:
         print(f"error: {problem}", file=sys.stderr)
@@ -213,7 +238,12 @@ async def main(arguments: argparse.Namespace) -> int:
         _SIZE[choice.backend] if arguments.size is None else arguments.size,
         _STEPS[choice.backend] if arguments.steps is None else arguments.steps,
     )
-    crashed = await crashing_run(choice, plan)
+    if arguments.devices > 1:
+        from . import split
+
+        crashed = await split.crashing_run(choice, plan, arguments.devices)
+    else:
+        crashed = await crashing_run(choice, plan)
     png.write_png(arguments.out, paint(crashed.panels))
     print(f"picture: {arguments.out} (step {plan.early}, step {plan.faults[0]} after the fault, step {plan.steps})")
     same = identical(crashed, await undisturbed_run(choice, plan))

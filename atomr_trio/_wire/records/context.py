@@ -18,6 +18,13 @@ MAP_CHUNK = CONTEXT.verb("map_chunk", Mode.ENQUEUES, {"address": "Q", "size": "Q
 UNMAP_CHUNK = CONTEXT.verb("unmap_chunk", Mode.ENQUEUES, {"address": "Q"})
 """To a standby worker: unmap a chunk that the device no longer has."""
 
+MAP_PEER_CHUNK = CONTEXT.verb("map_peer_chunk", Mode.ENQUEUES, {"address": "Q", "size": "Q"})
+"""To a worker that has no work yet: do as for `MAP_PEER`. The answer is a ``peer_chunk`` message with the address and
+the error, None if there is none."""
+
+UNMAP_PEER_CHUNK = CONTEXT.verb("unmap_peer_chunk", Mode.ENQUEUES, {"address": "Q"})
+"""To a worker that has no work yet: do as for `UNMAP_PEER`. There is no answer."""
+
 SERVE = CONTEXT.verb("serve", Mode.ENQUEUES, {})
 """To a standby worker: it takes over, and rehearses no more."""
 

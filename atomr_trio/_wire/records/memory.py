@@ -58,6 +58,15 @@ REGISTER_HOST = MEMORY.verb("register_host", Mode.BLOCKS, {"area": "Q", "size": 
 
 UNREGISTER_HOST = MEMORY.verb("unregister_host", Mode.BLOCKS, {"area": "Q"})
 
+MAP_PEER = MEMORY.verb("map_peer", Mode.BLOCKS, {"address": "Q", "size": "Q"})
+"""Map a chunk of another device, whose descriptor comes with the record, at the address that it has in its own worker.
+
+It makes way first: what is still mapped there is unmapped. If the driver refuses it, only the command fails.
+"""
+
+UNMAP_PEER = MEMORY.verb("unmap_peer", Mode.BLOCKS, {"address": "Q"})
+"""Unmap a chunk of another device. Nothing happens if none is mapped at this address."""
+
 STAGING_AREA = 0
 """The number of the staging area among the areas of host memory."""
 
@@ -81,3 +90,9 @@ COPY_WORDS = (0, 24, 48)
 
 FILL_WORDS = (0, 24, 40)
 """The places of the words of a fill of one row: the destination, the number of items, and the bytes of one item."""
+
+COPY_ENDS = (0, 24)
+"""The places of the words of copies that differ only in the addresses: the destination, the source."""
+
+FILL_START = (0,)
+"""The place of the word of fills that differ only in the address."""

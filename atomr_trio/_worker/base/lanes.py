@@ -138,6 +138,8 @@ class Ready(NamedTuple):
     """True if `call` notes what it puts into the stream by `Lane.weigh`, so that the lane must know its ticket."""
     native: Callable[[], NativeCall | None] | None = None
     """Returns the same for native code, None if that cannot make the call."""
+    again: bool = False
+    """True if a call that is refused to native code is made again by `call`, which may find another way."""
 
 
 class WorkerServices(Protocol):
@@ -276,7 +278,7 @@ class Command:
 class HotCall:
     """A launch made ready, or a library's call: what is the same in every record of it is not read again."""
 
-    __slots__ = ("call", "error", "joins", "lane", "native", "verb", "words")
+    __slots__ = ("again", "call", "error", "joins", "lane", "native", "verb", "words")
 
     def __init__(
         self,
@@ -288,6 +290,7 @@ class HotCall:
         unsigned: bool,
         words: Callable[[memoryview, int], RecordWords] | None = None,
         native: Callable[[], NativeLaunch | NativeCall | None] | None = None,
+        again: bool = False,
     ) -> None:
         self.verb: Verb = verb
         self.lane: Lane = lane
@@ -300,17 +303,36 @@ class HotCall:
         """Reads the words at a place of the ring; None for a launch, and for a call without any."""
         self.native: Callable[[], NativeLaunch | NativeCall | None] | None = native
         """Returns the same for native code, None if that cannot make the call."""
+        self.again: bool = again
+        """True if a call that is refused to native code is made again by `call`."""
 
 
 class _OrderRefused(Exception):
     """The driver does not let a stream wait for another one now."""
 
 
-class RequiredCommandFailed(Exception):
+class CommandRefused(Exception):
+    """A command fails alone, for a reason that is known; `failure` is what the user's process is told."""
+
+    def __init__(
+        self, status: int, name: str, text: str, library: str, kind: StatusClass = StatusClass.REQUEST
+    ) -> None:
+        super().__init__(text)
+        self.failure: dict[str, Any] = {
+            "status": status,
+            "class": kind.value,
+            "name": name,
+            "text": clip(text),
+            "library": library,
+        }
+
+
+class RequiredCommandFailed(CommandRefused):
     """A command that this one builds on (a chunk, a module) has failed; it fails with the same words."""
 
     def __init__(self, failure: dict[str, Any]) -> None:
-        self.failure = failure
+        kind = StatusClass(failure["class"])
+        super().__init__(failure["status"], failure["name"], failure["text"], failure["library"], kind)
 
 
 class Lane:
@@ -616,7 +638,7 @@ class Lane:
                 self._fail(ticket, error.status, error.name, text, error.library, kind)
             else:
                 self._fail(ticket, HOST_SHORTAGE, error.name, f"{text}; {shortage(short)}", error.library)
-        elif isinstance(error, RequiredCommandFailed):
+        elif isinstance(error, CommandRefused):
             failure = error.failure
             kind = StatusClass(failure["class"])
             self._fail(ticket, failure["status"], failure["name"], failure["text"], failure["library"], kind)

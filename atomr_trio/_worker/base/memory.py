@@ -7,7 +7,7 @@ import os
 import struct
 import threading
 import time
-from ctypes import addressof, byref, c_char, c_int, c_size_t, c_void_p
+from ctypes import addressof, byref, c_char, c_int, c_size_t
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +19,7 @@ from ..._wire.records.memory import (
     AREA_SHIFT,
     BOX,
     COPY,
+    COPY_ENDS,
     COPY_IN,
     COPY_IN_BOX,
     COPY_IN_MANY,
@@ -31,7 +32,9 @@ from ..._wire.records.memory import (
     COPY_WORDS,
     CREATE_CHUNK,
     FILL,
+    FILL_START,
     FILL_WORDS,
+    MAP_PEER,
     MEMORY,
     OFFSET_MASK,
     PLACES_OF_A_BOX,
@@ -39,12 +42,15 @@ from ..._wire.records.memory import (
     RELEASE_CHUNK,
     SLOT,
     STAGING_AREA,
+    UNMAP_PEER,
     UNREGISTER_HOST,
 )
 from .calls import made_ready
+from .chunks import Chunks
 from .giving_back import GivingBack
 from .lanes import NativeCall, Ready
 from .native_calls import Word, native_call
+from .peers import PeerMemory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,15 +98,8 @@ def _refused(function: Any, status: int) -> Exception:
     return error
 
 
-class _Chunk:
-    """Physical memory that this process holds."""
-
-    __slots__ = ("handle", "mapped", "size")
-
-    def __init__(self, size: int, handle: int) -> None:
-        self.size = size
-        self.handle = handle
-        self.mapped = False
+def _never(status: int) -> Exception:
+    raise AssertionError(f"the call raises its errors, and returns no status {status}")
 
 
 class MemoryEngine:
@@ -113,7 +112,9 @@ class MemoryEngine:
 
         self._driver = driver
         self._services = services
-        self._chunks: dict[int, _Chunk] = {}
+        self._chunks = Chunks(driver, services)
+        self.peers: PeerMemory = PeerMemory(driver, services)
+        """The chunks of other devices."""
         self._areas: dict[int, SharedMemory] = {}
         self._addresses = {STAGING_AREA: services.staging_address}
         self._refused: dict[int, Any] = {}
@@ -123,6 +124,8 @@ class MemoryEngine:
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             CREATE_CHUNK.number: self._create_chunk,
             RELEASE_CHUNK.number: self._release_chunk,
+            MAP_PEER.number: self._map_peer,
+            UNMAP_PEER.number: self._unmap_peer,
             COPY_IN.number: self._copy_in,
             COPY_OUT.number: self._copy_out,
             COPY_IN_BOX.number: partial(self._copy_boxes, _IN),
@@ -151,59 +154,18 @@ class MemoryEngine:
 
     def adopt_chunk(self, address: int, size: int, descriptor: int) -> None:
         """Map a chunk of an earlier generation at the same address. The descriptor is closed."""
-        driver = self._driver
-        handle = driver.CUmemGenericAllocationHandle()
-        try:
-            driver.cuMemImportFromShareableHandle(
-                byref(handle), c_void_p(descriptor), cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-            )
-        finally:
-            os.close(descriptor)
-        self._map(address, size, handle.value)
-
-    def _map(self, address: int, size: int, handle: int) -> None:
-        """Map physical memory; if the driver refuses, nothing stays mapped."""
-        driver = self._driver
-        chunk = self._chunks[address] = _Chunk(size, handle)
-        try:
-            driver.cuMemMap(address, size, 0, handle, 0)
-            chunk.mapped = True
-            access = driver.CUmemAccessDesc()
-            access.location.type = cuda.CU_MEM_LOCATION_TYPE_DEVICE
-            access.location.id = self._services.device
-            access.flags = cuda.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-            driver.cuMemSetAccess(address, size, byref(access), 1)
-        except BaseException:
-            self._undo_chunk(address)
-            raise
-
-    def _undo_chunk(self, address: int) -> None:
-        """Release a chunk after an error. If this is refused too, the next user of the addresses tries it again."""
-        with contextlib.suppress(self._services.cuda_error):
-            self.drop_chunk(address)
+        self._chunks.adopt(address, size, descriptor)
 
     def drop_chunk(self, address: int) -> None:
         """Unmap a chunk and release it; the last holder's release frees the memory. A refused call can be repeated."""
-        chunk = self._chunks[address]
-        if chunk.mapped:
-            self._driver.cuMemUnmap(address, chunk.size)
-            chunk.mapped = False
-        self._driver.cuMemRelease(chunk.handle)
-        del self._chunks[address]
-
-    def _make_way(self, address: int, size: int) -> None:
-        """Unmap what is still mapped at addresses that the user's process has given to another chunk."""
-        for other, chunk in list(self._chunks.items()):
-            if other < address + size and address < other + chunk.size:
-                self._services.synchronize()
-                self.drop_chunk(other)
+        self._chunks.drop(address)
 
     def _create_chunk(self, command: Command, lane: Lane) -> None:
         address, size = CREATE_CHUNK.struct.unpack_from(command.payload)
         tail = command.payload[CREATE_CHUNK.struct.size :]
         spare = struct.unpack(f"<{len(tail) // 8}Q", tail)
         driver = self._driver
-        self._make_way(address, size)
+        self._chunks.make_way(address, size)
         properties = driver.CUmemAllocationProp()
         properties.type = cuda.CU_MEM_ALLOCATION_TYPE_PINNED
         properties.location.type = cuda.CU_MEM_LOCATION_TYPE_DEVICE
@@ -219,14 +181,14 @@ class MemoryEngine:
             status = self._create_when_released(handle, size, properties)
         if status:
             driver.cuMemCreate(byref(handle), size, byref(properties), 0)
-        self._map(address, size, handle.value)
+        self._chunks.map(address, size, handle.value)
         if durable:
             descriptor = c_int(-1)
             export = driver.cuMemExportToShareableHandle
             try:
                 export(byref(descriptor), handle, cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0)
             except BaseException:
-                self._undo_chunk(address)
+                self._chunks.undo(address)
                 raise
             # The user's process has the descriptor before it sees the ticket: a finished write is never lost.
             self._services.post({"kind": "chunk", "address": address}, [descriptor.value])
@@ -238,7 +200,7 @@ class MemoryEngine:
         self._services.synchronize()
         try:
             for other in spare:
-                self.drop_chunk(other)
+                self._chunks.drop(other)
                 released.append(other)
         finally:
             self._services.post({"kind": "released", "chunks": released})
@@ -248,7 +210,7 @@ class MemoryEngine:
         message = {"kind": "exported", "address": address}
         descriptor = c_int(-1)
         if address in self._chunks:
-            handle = self._chunks[address].handle
+            handle = self._chunks.handle(address)
             kind = cuda.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
             with contextlib.suppress(OSError, self._services.cuda_error):
                 self._driver.cuMemExportToShareableHandle(byref(descriptor), handle, kind, 0)
@@ -272,7 +234,16 @@ class MemoryEngine:
         (address,) = RELEASE_CHUNK.struct.unpack_from(command.payload)
         if address in self._chunks:  # or its creation had failed
             self._services.synchronize()
-            self.drop_chunk(address)
+            self._chunks.drop(address)
+
+    def _map_peer(self, command: Command, lane: Lane) -> None:
+        address, size = MAP_PEER.struct.unpack_from(command.payload)
+        self.peers.map(address, size, command.take_descriptor())
+
+    def _unmap_peer(self, command: Command, lane: Lane) -> None:
+        (address,) = UNMAP_PEER.struct.unpack_from(command.payload)
+        self._services.synchronize()
+        self.peers.unmap(address)
 
     # Copies.
 
@@ -309,11 +280,49 @@ class MemoryEngine:
             native = partial(self._native, fill, (Word(0), Word(2), Word(1), stream.value))
             call = lambda words: put(words[0], words[2] & mask, words[1], stream)  # noqa: E731
             return Ready(call, partial(_refused, fill), native=native)
+        if verb == COPY.number and places == COPY_ENDS and len(payload) == BOX.size:
+            return self._hot_box(payload, lane)
+        if verb == FILL.number and places == FILL_START and len(payload) == FILL.struct.size:
+            return self._hot_rows_of_fill(payload, lane)
         return None
 
-    def _native(self, function: Any, arguments: Sequence[int | Word]) -> NativeCall | None:
-        """The same for native code: a call whose three words are among its arguments."""
-        return native_call(function, arguments, 3, self._services.give_up)
+    def _hot_box(self, payload: bytes, lane: Lane) -> Ready:
+        """Return a copy on the device of which only the two addresses differ."""
+        _, to_pitch, to_rows, _, pitch, rows, *extent = BOX.unpack(payload)
+        width, height, depth = extent
+        if height == depth == 1:
+            copy, stream = self._driver.cuMemcpyDtoDAsync, lane.stream
+            run = copy.status
+            native = partial(self._native, copy, (Word(0), Word(1), width, stream.value), words=2)
+            return Ready(lambda words: run(*words, width, stream), partial(_refused, copy), native=native)
+
+        def call(words: RecordWords) -> int:
+            to, origin = words
+            self._copy_box(lane, _ON_DEVICE, (to, to_pitch, to_rows), (origin, pitch, rows), (width, height, depth))
+            return 0
+
+        return made_ready(lambda: None, call, _never)
+
+    def _hot_rows_of_fill(self, payload: bytes, lane: Lane) -> Ready:
+        """Return a fill of which only the address differs."""
+        _, pitch, itemsize, width, height, pattern = FILL.struct.unpack(payload)
+        fill = self._memsets.get(itemsize)
+        if height == 1 and fill is not None:
+            put, stream, value = fill.status, lane.stream, int.from_bytes(pattern[:itemsize], "little")
+            native = partial(self._native, fill, (Word(0), value, width, stream.value), words=1)
+            return Ready(lambda words: put(words[0], value, width, stream), partial(_refused, fill), native=native)
+        entries = self._entries_of_fill(itemsize, width, height)
+
+        def call(words: RecordWords) -> int:
+            lane.weigh(lane.made_now, entries)
+            self._fill_rows(lane, words[0], pitch, itemsize, width, height, pattern)
+            return 0
+
+        return made_ready(lambda: None, call, _never, alone=entries > 1)
+
+    def _native(self, function: Any, arguments: Sequence[int | Word], words: int = 3) -> NativeCall | None:
+        """The same for native code: a call whose words are among its arguments."""
+        return native_call(function, arguments, words, self._services.give_up)
 
     def _hot_to_host(self, verb: int, payload: bytes, lane: Lane, places: tuple[int, ...]) -> Ready | None:
         """Return a copy between host and device, of one run of bytes, whose fields are all words, or of a rectangle."""
@@ -423,13 +432,25 @@ class MemoryEngine:
         to_base = base if way.destination == cuda.CU_MEMORYTYPE_HOST else 0
         source_base = base if way.source == cuda.CU_MEMORYTYPE_HOST else 0
         for to, to_pitch, to_rows, source, source_pitch, source_rows, width, height, depth in boxes:
-            destination, origin = (to_base + to, to_pitch), (source_base + source, source_pitch)
-            if depth > 1:
-                self._copy_planes(lane, way, (*destination, to_rows), (*origin, source_rows), (width, height, depth))
-            elif height > 1:
-                self._copy_rows(lane, way, destination, origin, width, height)
-            else:
-                getattr(self._driver, way.run)(destination[0], origin[0], width, lane.stream)
+            destination, origin = (to_base + to, to_pitch, to_rows), (source_base + source, source_pitch, source_rows)
+            self._copy_box(lane, way, destination, origin, (width, height, depth))
+
+    def _copy_box(
+        self,
+        lane: Lane,
+        way: _Way,
+        destination: tuple[int, int, int],
+        source: tuple[int, int, int],
+        extent: tuple[int, int, int],
+    ) -> None:
+        """Copy planes of rows of bytes; each side is an address, a pitch, and the rows from plane to plane."""
+        width, height, depth = extent
+        if depth > 1:
+            self._copy_planes(lane, way, destination, source, extent)
+        elif height > 1:
+            self._copy_rows(lane, way, destination[:2], source[:2], width, height)
+        else:
+            getattr(self._driver, way.run)(destination[0], source[0], width, lane.stream)
 
     def _await_room(self, command: Command, lane: Lane, count: int) -> None:
         """Wait until the driver's queue is short. A full queue blocks the caller, and the whole stream with it."""
@@ -516,6 +537,11 @@ class MemoryEngine:
     def _fill(self, command: Command, lane: Lane) -> None:
         address, pitch, itemsize, width, height, pattern = FILL.struct.unpack_from(command.payload)
         lane.weigh(command.ticket, self._entries_of_fill(itemsize, width, height))
+        self._fill_rows(lane, address, pitch, itemsize, width, height, pattern)
+
+    def _fill_rows(
+        self, lane: Lane, address: int, pitch: int, itemsize: int, width: int, height: int, pattern: bytes
+    ) -> None:
         if itemsize <= 4:
             self._fill_narrow(lane, address, pitch, itemsize, width, height, pattern)
             return
@@ -572,8 +598,8 @@ class MemoryEngine:
         """Give every area of the host and every chunk back to the driver."""
         for area in list(self._areas):
             self._drop_area(area)
-        for address in list(self._chunks):
-            self.drop_chunk(address)
+        self.peers.close()
+        self._chunks.drop_all()
 
     def memory_info(self) -> tuple[int, int]:
         """Return the free and total bytes of the device, from ``cuMemGetInfo``."""

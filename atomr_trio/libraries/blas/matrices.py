@@ -115,7 +115,7 @@ class MatrixOperands(VectorOperands):
     def _output(self, out: object, shape: tuple[int, ...], dtype: npt.DTypeLike, *, zeros: bool = False) -> Matrix:
         """Return the target of a result: the given array, or new memory, of zeros if the call writes only a part."""
         if out is None:
-            make = self._memory.zeros if zeros else self._empty
+            make = self._zeroed if zeros else self._empty
             return self._target_matrix(make(shape, dtype), "out")
         given = check_array(out, "out")
         check_usable(self._device, given)

@@ -12,6 +12,7 @@ one handle and one workspace. So they run one after the other, whatever else ord
 from __future__ import annotations
 
 import contextlib
+import struct
 from collections.abc import Iterator, Sequence
 from ctypes import addressof, byref, c_void_p, create_string_buffer
 from functools import partial
@@ -32,7 +33,7 @@ from ..._wire.status import StatusClass, classify
 from ..._worker.base.calls import made_ready
 from ..._worker.base.captures import CaptureLane
 from ..._worker.base.giving_back import GivingBack
-from ..._worker.base.lanes import Ready
+from ..._worker.base.lanes import NativeCall, Ready, RecordWords, Target
 from ..._worker.base.memory import SEED_BYTES
 from ..._worker.base.native_calls import native_call
 
@@ -41,13 +42,29 @@ if TYPE_CHECKING:
 
     from ..._worker.base.lanes import Command, Lane, WorkerServices
     from ..modules.engine import ModuleEngine
-from .records import BUILD, DESTROY, GRAPH, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, Step, Verbs, capturable, decode_steps
+from .records import (
+    BUILD,
+    DESTROY,
+    GRAPH,
+    LAUNCH_GRAPH,
+    SET_ARGUMENTS,
+    UPDATE,
+    UPDATE_CALLS,
+    Step,
+    Verbs,
+    capturable,
+    decode_steps,
+)
 
+_WORD = 8
 _LONGEST_ROW = 1 << 30
 """A copy node is described by rows with a pitch, and a pitch has 31 bits."""
 _MOST_ENTRIES = 256
 """Of a stream's queue that a launch is taken to make, however many nodes its graph has."""
 
+
+_NOT_IN_PLACE = frozenset({CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE})
+"""Statuses of the driver for a change that it can make only by a new graph."""
 
 _Triple = tuple[int, int, int]
 
@@ -55,8 +72,8 @@ _Triple = tuple[int, int, int]
 class _Kind(NamedTuple):
     """The functions of the driver for one kind of node."""
 
-    add: Callable[..., Any]
-    change: Callable[..., Any]
+    add: Any
+    change: Any
     """Change a node of an instantiated graph."""
     takes_context: bool
 
@@ -67,7 +84,7 @@ class _Part(NamedTuple):
     kind: _Kind
     parameters: Any
     """A structure, or a child graph."""
-    keep: object = None
+    keep: Any = None
     attributes: Sequence[Any] = ()
     """The ``CUlaunchAttribute`` array of a kernel. It stays with the node when its parameters change."""
     engine: int = 0
@@ -77,6 +94,27 @@ class _Part(NamedTuple):
     def argument(self) -> Any:
         """The parameters as the functions take them."""
         return self.parameters if self.engine else byref(self.parameters)
+
+
+class _Launch:
+    """A kernel's node whose arguments are set again and again: only the bytes of its parameters change."""
+
+    __slots__ = ("block", "content", "node", "parameters")
+
+    def __init__(self, payload: bytes, node: Any, part: _Part) -> None:
+        buffer, _ = part.keep
+        self.node: Any = node
+        self.parameters: _Part = part
+        """Points to these bytes."""
+        self.content: memoryview = memoryview(buffer).cast("B")[: len(payload)]
+        """The payload of its record."""
+        self.block: memoryview = memoryview(buffer).cast("B")[LAUNCH.struct.size :]
+        """Its parameter block, with room for whole words."""
+
+    @property
+    def address(self) -> int:
+        """The address of the parameter block."""
+        return addressof(self.parameters.keep[0]) + LAUNCH.struct.size
 
 
 def _with(nodes: list[Any], another: Any) -> list[Any]:
@@ -98,6 +136,7 @@ class _BuiltGraph:
         "has_priorities",
         "lane",
         "last_calls",
+        "launches",
         "nodes",
         "others",
         "steps",
@@ -122,6 +161,14 @@ class _BuiltGraph:
         """The number of entries of a stream's queue that a launch makes; see `_entries_of`."""
         self.has_priorities = False
         """Tell whether a node has its own priority. The others then get the default priority of a stream."""
+        self.launches: dict[int, _Launch] = {}
+        """The launches whose arguments were set, by the number of their step. They have the arguments as they are."""
+
+    def present_steps(self) -> list[Step]:
+        """Return the steps with their arguments as they are."""
+        for number, launch in self.launches.items():
+            self.steps[number] = self.steps[number]._replace(records=((LAUNCH, bytes(launch.content)),))
+        return self.steps
 
 
 def _entries_of(built: _BuiltGraph) -> int:
@@ -145,6 +192,9 @@ class GraphEngine:
         self._services = services
         self._modules = modules
         self._graphs: dict[int, _BuiltGraph] = {}
+        self._refused: dict[int, Exception] = {}
+        """The errors of changes that have failed, by the number of the graph. Until it is built anew, nobody knows
+        which arguments a launch would have."""
         self._giving_back = GivingBack(services.cuda_error)
         self._verbs: Verbs = {}
         """Those that can be steps, of all engines, once they are needed."""
@@ -162,6 +212,7 @@ class GraphEngine:
             LAUNCH_GRAPH.number: self._launch,
             UPDATE.number: self._update,
             UPDATE_CALLS.number: self._update,
+            SET_ARGUMENTS.number: self._set_arguments,
             DESTROY.number: self._destroy,
         }
 
@@ -174,19 +225,32 @@ class GraphEngine:
             steps = self._decoded(file.read())
         self._rebuild(number, steps, lane, allowed)
 
+    def _whole(self, number: int) -> _BuiltGraph:
+        """Return a graph. Raises the error of a change of it that has failed."""
+        error = self._refused.get(number)
+        if error is not None:
+            raise error.with_traceback(None)
+        return self._graphs[number]
+
     def _launch(self, command: Command, lane: Lane) -> None:
         (number,) = LAUNCH_GRAPH.struct.unpack(command.payload)
-        built = self._graphs[number]
+        built = self._whole(number)
         lane.weigh(command.ticket, built.entries)
         with lane.calling:
             self._driver.cuGraphLaunch(built.executable, lane.stream)
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
-        """Return a launch that is the same each time, ready to be made; see `RepeatingEngine`."""
-        if verb != LAUNCH_GRAPH.number or places:
+        """Return a launch, or a change of arguments, ready to be made; see `RepeatingEngine`."""
+        if verb not in (LAUNCH_GRAPH.number, SET_ARGUMENTS.number):
             return None
-        built = self._graphs.get(*LAUNCH_GRAPH.struct.unpack(payload))
-        if built is None:
+        (number,) = LAUNCH_GRAPH.struct.unpack_from(payload)
+        built = self._graphs.get(number)
+        if built is None or number in self._refused:
+            return None
+        return (self._ready_launch if verb == LAUNCH_GRAPH.number else self._ready_change)(built, payload, lane, places)
+
+    def _ready_launch(self, built: _BuiltGraph, payload: bytes, lane: Lane, places: Sequence[int]) -> Ready | None:
+        if places:
             return None
         launch = self._driver.cuGraphLaunch
         call = partial(launch.status, built.executable, lane.stream)
@@ -202,21 +266,91 @@ class GraphEngine:
             return Ready(lambda _: call(), error_of, alone=False, native=native)
         return made_ready(lambda: lane.weigh(lane.made_now, entries), lambda _: call(), error_of, alone=True)
 
+    def _ready_change(self, built: _BuiltGraph, payload: bytes, lane: Lane, places: Sequence[int]) -> Ready | None:
+        number, step = SET_ARGUMENTS.struct.unpack_from(payload)
+        if tuple(places) != tuple(range(SET_ARGUMENTS.struct.size, len(payload), _WORD)):
+            return None
+        try:
+            launch, change = self._launch_of(built, step), self._kernel.change
+        except self._services.cuda_error:
+            return None
+        write = struct.Struct(f"<{len(places)}Q").pack_into
+        call = partial(change.status, built.executable, launch.node, launch.parameters.argument)
+
+        def set_words(words: RecordWords) -> int:
+            write(launch.block, 0, *words)
+            status: int = call()
+            if status in _NOT_IN_PLACE:
+                self._rebuild(number, built.present_steps(), lane, built.allowed)
+                return 0
+            return status
+
+        def error_of(status: int) -> Exception:
+            error: Exception = change.library.error(status, change.symbol)
+            return error
+
+        def native() -> NativeCall | None:
+            arguments = (built.executable.value, launch.node.value, addressof(launch.parameters.parameters))
+            made = native_call(change, arguments, 0, self._services.give_up)
+            targets = [Target(launch.address + _WORD * index) for index in range(len(places))]
+            return None if made is None else made._replace(targets=targets, keep=(made.keep, launch))
+
+        ready = made_ready(lambda: None, set_words, error_of)
+        return ready._replace(error=lambda status: self._refuse(number, ready.error(status)), native=native, again=True)
+
+    def _set_arguments(self, command: Command, lane: Lane) -> None:
+        number, step = SET_ARGUMENTS.struct.unpack_from(command.payload)
+        built, given = self._whole(number), command.payload[SET_ARGUMENTS.struct.size :]
+        with self._refusing(number):
+            launch = self._launch_of(built, step)
+            launch.block[: len(given)] = given
+            if not self._changes(built, launch.node, launch.parameters):
+                self._rebuild(number, built.present_steps(), lane, built.allowed)
+
+    def _launch_of(self, built: _BuiltGraph, step: int) -> _Launch:
+        """Return the node of a step that is one launch, to set its arguments."""
+        launch = built.launches.get(step)
+        if launch is None:
+            ((_, payload),), (node,) = built.steps[step].records, built.nodes[step]
+            (part,) = self._launch_parts(payload)
+            launch = built.launches[step] = _Launch(payload, node, part)
+        return launch
+
+    def _refuse(self, number: int, error: Exception) -> Exception:
+        """Note that a change has failed, and return its error. No launch is made ready from now on."""
+        self._refused[number] = error
+        self._services.forget_hot()
+        return error
+
+    @contextlib.contextmanager
+    def _refusing(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            self._refuse(number, error)
+            raise
+
     def _update(self, command: Command, lane: Lane) -> None:
         number, allowed = UPDATE.struct.unpack_from(command.payload)
-        built = self._graphs[number]
+        built = self._whole(number)
         built.allowed = allowed
         fits = True
-        with contextlib.ExitStack() as captured:
-            for step in self._decoded(command.payload[UPDATE.struct.size :]):
-                built.steps[step.number] = step._replace(after=built.steps[step.number].after)
-                fits = fits and self._change(built, step, captured)
-        if not fits:
-            self._rebuild(number, built.steps, lane, allowed)
+        with self._refusing(number):
+            with contextlib.ExitStack() as captured:
+                for step in self._decoded(command.payload[UPDATE.struct.size :]):
+                    built.steps[step.number] = step._replace(after=built.steps[step.number].after)
+                    launch = built.launches.get(step.number)
+                    if launch is not None:
+                        ((_, payload),) = step.records
+                        launch.content[:] = payload
+                    fits = fits and self._change(built, step, captured)
+            if not fits:
+                self._rebuild(number, built.present_steps(), lane, allowed)
 
     def _destroy(self, command: Command, lane: Lane) -> None:
         (number,) = DESTROY.struct.unpack_from(command.payload)
         built = self._graphs.pop(number, None)
+        self._refused.pop(number, None)
         if built is not None:
             self._services.forget_hot()
             self._give_back(built, lane)
@@ -234,6 +368,7 @@ class GraphEngine:
             with contextlib.suppress(self._services.cuda_error):
                 self._give_back(older, lane)
         self._graphs[number] = self._built(steps, lane, calls_lane, allowed)
+        self._refused.pop(number, None)
 
     def _decoded(self, content: bytes) -> list[Step]:
         verbs = self._verbs = self._verbs or capturable(engine.table for engine in self._services.engines.values())
@@ -352,13 +487,16 @@ class GraphEngine:
         nodes, parts = built.nodes[step.number], list(self._parts_of(built, step, captured))
         if len(nodes) != len(parts):
             return False
+        return all(self._changes(built, node, part) for node, part in zip(nodes, parts, strict=True))
+
+    def _changes(self, built: _BuiltGraph, node: Any, part: _Part) -> bool:
+        """Change the parameters of a node in place; return false when the driver refuses them."""
+        context = (self._context(),) if part.kind.takes_context else ()
         try:
-            for node, part in zip(nodes, parts, strict=True):
-                context = (self._context(),) if part.kind.takes_context else ()
-                part.kind.change(built.executable, node, part.argument, *context)
+            part.kind.change(built.executable, node, part.argument, *context)
         except self._services.cuda_error as error:
             # Copies of rows cannot be changed, nor can the kind of a node or the size of a fill.
-            if error.status not in (CUDA_ERROR_INVALID_VALUE, CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE):
+            if error.status not in _NOT_IN_PLACE:
                 raise
             return False
         return True
@@ -384,7 +522,7 @@ class GraphEngine:
         _, gx, gy, gz, bx, by, bz, shared, _ = LAUNCH.struct.unpack_from(payload)
         function, offsets, attributes = self._modules.for_graph(payload)
         # Not one buffer of all parameters, as for a launch: a node with such a buffer takes no cooperative attribute.
-        buffer = create_string_buffer(payload, len(payload))
+        buffer = create_string_buffer(payload, len(payload) + _WORD)
         first = addressof(buffer) + LAUNCH.struct.size
         pointers = (c_void_p * max(len(offsets), 1))(*(first + offset for offset in offsets))
         where = addressof(pointers)

@@ -13,10 +13,9 @@ import contextlib
 import functools
 import inspect
 import itertools
-import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, final
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import attrs
 import numpy as np
@@ -28,11 +27,12 @@ from ..._arrays.access import Marked
 from ..._arrays.arrays import DeviceArray, check_like, check_usable
 from ..._arrays.ownership import own
 from ..._calls.launching import AwaitedLaunches, LaunchPath
-from ..._calls.plans import PlanKind, Plans
+from ..._calls.plans import Plans
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import CommandRequest
-from ..._generation.timeline import Command, Operand, Unwatched
+from ..._generation.timeline import Command, Unwatched
 from ..._memory.arena import Block, ChunkState
+from ..._memory.peers import PeerBlock
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
@@ -44,12 +44,12 @@ from ..._wire.protocol import LANE_COMPUTE, Role, Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
 from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
-from ..modules.module import Module
 from ..registered import RECORDED, RecorderLibraries
 from .calls import call_records, plans_of
-from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE, UPDATE_CALLS, encode_head
+from .plan import BuiltGraph, GraphPlan, GraphStep, StepOrder, combined
+from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS
 from .repeated import RepeatedLaunch
-from .steps import ROW, Records, Rows, rows_of, with_item
+from .steps import Records
 
 if TYPE_CHECKING:
     from ..._calls.recorded import Planned
@@ -60,195 +60,6 @@ LARGEST_UPDATE = 32 * 1024
 
 MOST_BOXES = 256
 """The most boxes of bytes of one copy or fill: each is a node of the driver's graph."""
-
-T = TypeVar("T")
-
-
-# --- plans ------------------------------------------------------------------------------------------------------------
-
-
-@attrs.frozen(eq=False)
-class _Step:
-    """One recorded operation."""
-
-    operation: str
-    records: Records
-    roles: dict[Block, Role]
-    """Its access to each block."""
-    change: Callable[..., _Step]
-    """A function that makes the same operation with other arguments."""
-    keep: object
-    """The arrays, and other objects that must not be collected."""
-    module: Module | None = None
-
-
-def _combined(operands: Iterable[Operand]) -> dict[Block, Role]:
-    """Return one role for each block of a single operation."""
-    roles: dict[Block, Role] = {}
-    for block, role in operands:
-        roles[block] = role if roles.get(block, role) is role else Role.WRITE
-    return roles
-
-
-class _Order:
-    """The order of the steps, by the rules of `Block.claim`, and the access of all of them to each block.
-
-    It is made step by step, and never changes once the last of them was added.
-    """
-
-    def __init__(self) -> None:
-        self.roles: dict[Block, Role] = {}
-        self.after: list[tuple[int, ...]] = []
-        """For each step, the steps that must be done before it, without those that follow from others of them."""
-        self.ancestors: list[int] = []
-        """For each step, all steps that must be done before it, as a set of bits."""
-        self.heads: list[bytes] = []
-        """For each step, its description for the worker, without its records."""
-        self._writers: dict[Block, int] = {}
-        self._readers: dict[Block, list[int]] = {}
-
-    @functools.cached_property
-    def operands(self) -> tuple[Operand, ...]:
-        """The access of the whole graph to each block, once the last step was added."""
-        return tuple(self.roles.items())
-
-    def take_in(self, step: _Step) -> tuple[int, ...]:
-        """Add the next step. Returns the steps that it comes `after`."""
-        number = len(self.ancestors)
-        after: set[int] = set()
-        for block, role in step.roles.items():
-            # A block that is overwritten first does not need its earlier contents, so its role stays.
-            so_far = self.roles.setdefault(block, role)
-            if block in self._writers:
-                after.add(self._writers[block])
-            if role is Role.READ:
-                self._readers.setdefault(block, []).append(number)
-                continue
-            after.update(self._readers.pop(block, ()))
-            self._writers[block] = number
-            if so_far is Role.READ:
-                self.roles[block] = Role.WRITE
-        implied = functools.reduce(operator.or_, (self.ancestors[each] for each in after), 0)
-        self.ancestors.append(functools.reduce(operator.or_, (1 << each for each in after), implied))
-        needed = tuple(sorted(each for each in after if not implied >> each & 1))
-        self.after.append(needed)
-        self.heads.append(encode_head(number, needed, step.records.count))
-        return needed
-
-
-class _Plan:
-    """A whole recording. Its steps and their records never change; their order is computed when it is needed."""
-
-    __slots__ = ("_count", "_order", "_preparing", "modules", "records", "steps")
-
-    def __init__(
-        self, steps: Rows[_Step], records: Rows[Records], modules: tuple[Module, ...], order: _Order | None
-    ) -> None:
-        self.steps: Rows[_Step] = steps
-        self.records: Rows[Records] = records
-        self.modules: tuple[Module, ...] = modules
-        self._count = sum(map(len, steps))
-        self._order = order
-        self._preparing = _Order()
-
-    @classmethod
-    def of(cls, steps: Sequence[_Step], order: _Order) -> _Plan:
-        modules = dict.fromkeys(step.module for step in steps if step.module is not None)
-        return cls(rows_of(steps), rows_of([step.records for step in steps]), tuple(modules), order)
-
-    def __len__(self) -> int:
-        return self._count
-
-    def step(self, number: int) -> _Step:
-        """Return the step of this number."""
-        return self.steps[number // ROW][number % ROW]
-
-    def with_step(self, number: int, step: _Step) -> _Plan:
-        """Return the plan with another step in this place: the same operation with other arguments."""
-        order = self._order if step.roles == self.step(number).roles else None
-        return _Plan(
-            with_item(self.steps, number, step), with_item(self.records, number, step.records), self.modules, order
-        )
-
-    @property
-    def order(self) -> _Order:
-        """The order of its steps."""
-        for _ in self.find_order():
-            """All of it at once."""
-        return known(self._order, "it was found")
-
-    def find_order(self) -> Iterator[None]:
-        """Find the order of the steps, unless it is known, some hundred of them at a time."""
-        while self._order is None:
-            found = self._preparing
-            done = len(found.ancestors)
-            for step in self.steps[done // ROW]:
-                found.take_in(step)
-            if len(found.ancestors) == len(self):
-                self._order = found
-            yield
-
-    @property
-    def operands(self) -> tuple[Operand, ...]:
-        """The access of the whole graph to each block."""
-        return self.order.operands
-
-    def encoded(self) -> bytes:
-        """Return the plan as the worker is told it."""
-        records = (each.content for row in self.records for each in row)
-        return b"".join(itertools.chain.from_iterable(zip(self.order.heads, records, strict=True)))
-
-    @property
-    def plans(self) -> tuple[PlanKind, ...]:
-        """The plans of libraries that its steps execute."""
-        return tuple(kind for row in self.records for each in row for kind in each.plans)
-
-    def difference(self, known: Rows[Records], most: int) -> tuple[Verb, bytes] | None:
-        """Return the verb and the changes for a worker that has the steps with other records.
-
-        Returns None for more bytes than `most`. The edges stay. Rows that no update has touched are the same objects,
-        and are skipped.
-        """
-        parts: list[bytes] = []
-        size = 0
-        verb = UPDATE
-        for first, (row, old_row) in enumerate(zip(self.records, known, strict=True)):
-            if row is old_row:
-                continue
-            for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * ROW):
-                if records is not old:
-                    parts += (encode_head(number, (), records.count), records.content)
-                    verb = UPDATE_CALLS if records.has_calls else verb
-                    size += len(parts[-1]) + len(parts[-2])
-                    if size > most:
-                        return None
-        return verb, b"".join(parts)
-
-    def check_freed(self) -> None:
-        """Raise `InvalidArgument` if an array was freed."""
-        if any(block.freed for block, _ in self.operands):
-            raise InvalidArgument("an array of the graph was freed", advice="give the node another one with update()")
-
-
-class BuiltGraph:
-    """The state of a graph in one worker. It keeps no array alive."""
-
-    __slots__ = ("ancestors", "records", "ticket")
-
-    def __init__(self, plan: _Plan) -> None:
-        self.records: Rows[Records] = plan.records
-        self.ancestors: list[int] = plan.order.ancestors
-        """The order that was built; an update does not change it."""
-        self.ticket: int = 0
-        """The ticket, on the compute lane, of the newest build or update under way; 0 when all are done."""
-
-    def keeps_order_of(self, plan: _Plan) -> bool:
-        """Return whether the built order satisfies the order of another plan."""
-        ancestors = plan.order.ancestors
-        if ancestors is self.ancestors:
-            return True
-        return all(now & ~then == 0 for now, then in zip(ancestors, self.ancestors, strict=True))
-
 
 # --- what is recorded -------------------------------------------------------------------------------------------------
 
@@ -261,22 +72,43 @@ def _launch_step(
     touches: Any,
     options: GivenOptions,
     *arguments: object,
-) -> _Step:
+) -> GraphStep:
     payload, operands, keep = kernel._checked(grid, block, arguments, shared_bytes, touches, options)
-    return _Step(
+    if any(isinstance(each, PeerBlock) for each, _ in operands):
+        raise InvalidArgument(
+            "a graph takes arrays of its own device alone",
+            device=kernel._module._device.index,
+            advice="copy the array first: `await mine.copy_from(array)`",
+        )
+    return GraphStep(
         kernel._operation,
         Records.of(((LAUNCH, payload),)),
-        _combined(operands),
+        combined(operands),
         functools.partial(_launch_step, kernel, grid, block, shared_bytes, touches, options),
         (kernel, keep),
         kernel._module,
+        _renumber_launch,
     )
 
 
-def _call_step(planned: Planned) -> _Step:
+def _renumber_launch(step: GraphStep, arguments: tuple[object, ...]) -> GraphStep | None:
+    """Return a launch with other numbers on the same arrays; None if it must be checked anew."""
+    kernel, (before, touched) = step.keep
+    payload = kernel._repacked(step.records.launch, before, arguments)
+    if payload is None:
+        return None
+    for block in step.roles:
+        if block.freed:
+            return None
+    keep = (kernel, (arguments, touched))
+    records = step.records.with_launch(payload)
+    return GraphStep(step.operation, records, step.roles, step.change, keep, step.module, step.renumber)
+
+
+def _call_step(planned: Planned) -> GraphStep:
     records, roles = call_records(planned)
     keep = (planned.made, planned.zeros, [request.keep for request in planned.requests])
-    return _Step(
+    return GraphStep(
         planned.operation,
         Records.of(records, has_calls=True, plans=plans_of(planned)),
         roles,
@@ -285,7 +117,7 @@ def _call_step(planned: Planned) -> _Step:
     )
 
 
-def _copy_step(device: DeviceCore, *arguments: object) -> _Step:
+def _copy_step(device: DeviceCore, *arguments: object) -> GraphStep:
     source, target = _two(arguments, "copy", "a source and a target")
     for array in (source, target):
         _check_array(device, array, "copy")
@@ -299,10 +131,10 @@ def _copy_step(device: DeviceCore, *arguments: object) -> _Step:
     payloads = (BOX.pack(*box.side(to), *box.other_side(origin), box.width, box.height, box.depth) for box in boxes)
     records = Records.of([(COPY, payload) for payload in payloads])
     operands = ((target._block, _role_of_target(target)), (source._block, Role.READ))
-    return _Step("copy", records, _combined(operands), functools.partial(_copy_step, device), arguments)
+    return GraphStep("copy", records, combined(operands), functools.partial(_copy_step, device), arguments)
 
 
-def _fill_step(device: DeviceCore, *arguments: object) -> _Step:
+def _fill_step(device: DeviceCore, *arguments: object) -> GraphStep:
     array, value = _two(arguments, "fill", "an array and a value")
     _check_array(device, array, "fill")
     pattern = pattern_of(value, array.dtype)
@@ -317,7 +149,7 @@ def _fill_step(device: DeviceCore, *arguments: object) -> _Step:
         ]
     )
     roles = {array._block: _role_of_target(array)}
-    return _Step("fill", records, roles, functools.partial(_fill_step, device), array)
+    return GraphStep("fill", records, roles, functools.partial(_fill_step, device), array)
 
 
 def _few(boxes: Iterator[_layout.Box], verb: str) -> list[_layout.Box]:
@@ -393,8 +225,8 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         self._device = device
         self._recording = _Recording(device)
         self._last: GraphNode | None = None
-        self._steps: list[_Step] = []
-        self._order = _Order()
+        self._steps: list[GraphStep] = []
+        self._order = StepOrder()
         self._open = True
 
     def __repr__(self) -> str:
@@ -475,7 +307,7 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         """Record a call of a library. Raises `InvalidArgument` if it cannot be captured."""
         self._add(_call_step(planned))
 
-    def _add(self, step: _Step) -> GraphNode:
+    def _add(self, step: GraphStep) -> GraphNode:
         self._check_open()
         number = len(self._steps)
         self._steps.append(step)
@@ -487,11 +319,11 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         self._open = False
         self._libraries.clear()
 
-    def _finished(self) -> _Plan:
+    def _finished(self) -> GraphPlan:
         """Return the plan of the recording. Raises `InvalidArgument` if it is empty."""
         if not self._steps:
             raise InvalidArgument("nothing was recorded: a graph has at least one node")
-        return _Plan.of(self._steps, self._order)
+        return GraphPlan.of(self._steps, self._order)
 
 
 async def _recorded(record: Callable[[GraphRecorder], object], recorder: GraphRecorder) -> None:
@@ -521,7 +353,7 @@ class Graph(metaclass=NoPublicConstructor):
 
     _made_by = "`await dev.capture(record)`"
 
-    def __init__(self, device: DeviceCore, plan: _Plan, recording: _Recording, born: int) -> None:
+    def __init__(self, device: DeviceCore, plan: GraphPlan, recording: _Recording, born: int) -> None:
         self._device = device
         self._number = device.next_number()
         self._plan = plan
@@ -611,20 +443,27 @@ class Graph(metaclass=NoPublicConstructor):
         that the recording has returned, and must be of that shape and dtype. Earlier launches run with the arguments
         at that time. The change is made in place if the driver can do it
         (``cuGraphExecKernelNodeSetParams`` and its kin). If the arrays bring other dependencies, or a copy is not
-        contiguous, the graph is built again. An update costs the same in a graph of any size. The next launch finds
+        contiguous, the graph is built again. An update costs the same in a graph of any size; other numbers for the
+        same arrays of a kernel cost least, some microseconds with the launch. The next launch finds
         other dependencies, at some 3 us a node; `launch` lets other tasks run meanwhile.
 
         Raises `InvalidArgument` as the verb itself does, and for a node of another graph; the graph is then unchanged.
         """
-        own(self._device, node, GraphNode, "update takes a node of the graph")
-        if node._recording is not self._recording:
+        if getattr(node, "_recording", None) is not self._recording:
+            own(self._device, node, GraphNode, "update takes a node of the graph")
             raise InvalidArgument(f"the node belongs to another graph: {node!r}")
         self._device.check_open()
-        step = self._plan.step(node.index)
+        before, number = self._plan, node.index
+        step = before.step(number)
         if keywords and not step.records.has_calls:
             raise InvalidArgument(f"a {step.operation} is updated by its arguments in order, without keywords")
-        step = step.change(*arguments, **keywords)
-        self._plan, self._repeated = self._plan.with_step(node.index, step), None
+        changed = None if step.renumber is None else step.renumber(step, arguments)
+        if changed is None:
+            changed = step.change(*arguments, **keywords)
+        self._plan = plan = before.with_step(number, changed)
+        repeated = self._repeated
+        if repeated is not None and not (plan.keeps_order_of(before) and repeated.note(number, changed.records)):
+            self._repeated = None
 
     def clone(self) -> Graph:
         """Return another graph with the same nodes and arguments, which is updated separately. Sends nothing.
@@ -639,7 +478,7 @@ class Graph(metaclass=NoPublicConstructor):
 
     # --- in a generation ----------------------------------------------------------------------------------------------
 
-    def _learn(self, plan: _Plan, path: LaunchPath | None) -> None:
+    def _learn(self, plan: GraphPlan, path: LaunchPath | None) -> None:
         """Prepare the short way for the next launch by this plan, if the worker has built the graph by it.
 
         A launch there requires no other command, so an update or build that may still fail must be over.
@@ -647,11 +486,17 @@ class Graph(metaclass=NoPublicConstructor):
         built = None if path is None else path.generation.graphs.get(self._number)
         if path is None or built is None or plan is not self._plan or built.records is not plan.records or built.ticket:
             return
-        if self._repeated is None:
-            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan.operands, plan.modules)
+        if self._repeated is None or self._repeated.changes:
+            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan)
         path.learn_graph(self._repeated)
 
-    def _request(self, hang_timeout: float | None, plan: _Plan | None = None) -> _LaunchRequest:
+    def _change_failed(self, generation: Generation, built: BuiltGraph) -> None:
+        """Let the next launch build the graph: nobody knows what arguments it has in the worker."""
+        self._repeated = None
+        if generation.graphs.get(self._number) is built:
+            del generation.graphs[self._number]
+
+    def _request(self, hang_timeout: float | None, plan: GraphPlan | None = None) -> _LaunchRequest:
         self._device.check_open()
         if hang_timeout is not None:
             check_seconds("hang_timeout", hang_timeout)
@@ -659,14 +504,14 @@ class Graph(metaclass=NoPublicConstructor):
         plan.check_freed()
         return _LaunchRequest(self, plan, hang_timeout)
 
-    def _require(self, generation: Generation, plan: _Plan) -> tuple[int, ...]:
+    def _require(self, generation: Generation, plan: GraphPlan) -> tuple[int, ...]:
         """Tell a worker of the graph by this plan. Returns the ticket of that, if a launch must check it."""
         built = generation.graphs.get(self._number)
         if built is None or built.records is not plan.records:
             built = self._bring(generation, built, plan)
         return (built.ticket,) if built.ticket else ()
 
-    def _bring(self, generation: Generation, built: BuiltGraph | None, plan: _Plan) -> BuiltGraph:
+    def _bring(self, generation: Generation, built: BuiltGraph | None, plan: GraphPlan) -> BuiltGraph:
         self._repeated = None  # the worker is about to launch by this plan, which may be an older one
         for block, role in plan.operands:
             generation.order.check_block(block, role, f"launch of {self!r}")
@@ -677,7 +522,7 @@ class Graph(metaclass=NoPublicConstructor):
                 return built
         return self._build(generation, plan)
 
-    def _build(self, generation: Generation, plan: _Plan, request: _CaptureRequest | None = None) -> BuiltGraph:
+    def _build(self, generation: Generation, plan: GraphPlan, request: _CaptureRequest | None = None) -> BuiltGraph:
         """Publish the build, behind the modules and chunks that it needs. `request` is told of its end."""
         plan.check_freed()
         self._device.release_dropped(generation)
@@ -706,7 +551,7 @@ class Graph(metaclass=NoPublicConstructor):
         generation.graphs[self._number] = built
         return built
 
-    def _change(self, generation: Generation, built: BuiltGraph, plan: _Plan, verb: Verb, changes: bytes) -> None:
+    def _change(self, generation: Generation, built: BuiltGraph, plan: GraphPlan, verb: Verb, changes: bytes) -> None:
         """Publish the changes. They fail if an earlier command of the graph failed, so the newest ticket is enough."""
         required = {built.ticket} if built.ticket else set()
         self._require_chunks(generation, plan, required)
@@ -716,14 +561,14 @@ class Graph(metaclass=NoPublicConstructor):
             command = generation.publish(LANE_COMPUTE, verb, payload, (), owner, requires=required)
         built.records, built.ticket = plan.records, command.ticket
 
-    def _defined(self, generation: Generation, plan: _Plan) -> contextlib.AbstractContextManager[None]:
+    def _defined(self, generation: Generation, plan: GraphPlan) -> contextlib.AbstractContextManager[None]:
         """Define the plans of libraries on the compute lane, and keep them there until the block is left.
 
         The worker makes each of them once more for the graph, which keeps its own.
         """
         return self._device.part(Plans).defined(plan.plans, generation, LANE_COMPUTE)
 
-    def _require_chunks(self, generation: Generation, plan: _Plan, required: set[int]) -> None:
+    def _require_chunks(self, generation: Generation, plan: GraphPlan, required: set[int]) -> None:
         """Create the chunks of copies and fills, since the driver checks their addresses when the graph is built."""
         for chunk in {block.chunk for block, _ in plan.operands}:
             generation.order.require_chunk(chunk, required)
@@ -742,7 +587,7 @@ def _is_mapped(block: Block) -> bool:
     return not block.freed and block.chunk.state is ChunkState.READY and block.chunk.descriptor >= 0
 
 
-def _operation_of(plan: _Plan) -> str:
+def _operation_of(plan: GraphPlan) -> str:
     return f"launch of a graph of {len(plan)} nodes"
 
 
@@ -751,7 +596,7 @@ class _LaunchRequest(CommandRequest):
 
     __slots__ = ("_graph", "_plan")
 
-    def __init__(self, graph: Graph, plan: _Plan, hang_timeout: float | None) -> None:
+    def __init__(self, graph: Graph, plan: GraphPlan, hang_timeout: float | None) -> None:
         payload = LAUNCH_GRAPH.struct.pack(graph._number)
         operation, keep = _operation_of(plan), (graph, plan)
         super().__init__(
@@ -773,7 +618,7 @@ class _CaptureRequest(Request):
 
     __slots__ = ("_device", "_plan", "_recording", "graph")
 
-    def __init__(self, device: DeviceCore, plan: _Plan, recording: _Recording) -> None:
+    def __init__(self, device: DeviceCore, plan: GraphPlan, recording: _Recording) -> None:
         super().__init__("graph.capture")
         self._device = device
         self._plan = plan
@@ -809,8 +654,7 @@ class _Preparation:
         """Let the standbys build the graph too. Commands that require it get the same error."""
         graph, generation, built = self._graph, self._generation, self._built
         if error is not None:
-            if generation.graphs.get(graph._number) is built:
-                del generation.graphs[graph._number]
+            graph._change_failed(generation, built)
         elif built.ticket == command.ticket:
             built.ticket = 0
             for standby in generation.standbys:

@@ -25,6 +25,10 @@ UPDATE = GRAPH.verb("update", Mode.ENQUEUES, _BUILD)
 UPDATE_CALLS = GRAPH.verb("update_calls", Mode.BLOCKS, _BUILD)
 """The same, where calls of libraries are among the steps: to capture one may take long the first time."""
 
+SET_ARGUMENTS = GRAPH.verb("set_arguments", Mode.ENQUEUES, {"graph": "Q", "step": "Q"}, shares=True)
+"""Give a step that is one launch the parameter block of the tail, which may be longer by up to seven bytes. If that
+fails, so does every later launch of the graph, until it is built anew."""
+
 DESTROY = GRAPH.verb("destroy", Mode.BLOCKS, {"graph": "Q"})
 
 _STEP = struct.Struct("<III")

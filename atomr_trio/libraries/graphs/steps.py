@@ -9,14 +9,15 @@ import attrs
 
 from ..._calls.plans import PlanKind
 from ..._wire.protocol import Verb
+from ..._wire.records.module import LAUNCH
 from .records import encode_records
 
 T = TypeVar("T")
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class Records:
-    """The records of a step. They do not refer to the arrays, and keep none of them alive."""
+    """The records of a step. They never change, do not refer to the arrays, and keep none of them alive."""
 
     count: int
     content: bytes
@@ -24,13 +25,20 @@ class Records:
     """True if calls of libraries may be among them."""
     plans: tuple[PlanKind, ...] = ()
     """The plans that those execute."""
+    launch: bytes = b""
+    """The payload of a step that is one launch; empty for any other."""
 
     @classmethod
     def of(
         cls, records: Sequence[tuple[Verb, bytes]], *, has_calls: bool = False, plans: tuple[PlanKind, ...] = ()
     ) -> Records:
         """Return the records of verbs and payloads, as the worker is told them."""
-        return cls(len(records), encode_records(records), has_calls, plans)
+        launch = records[0][1] if len(records) == 1 and records[0][0] is LAUNCH else b""
+        return cls(len(records), encode_records(records), has_calls, plans, launch)
+
+    def with_launch(self, payload: bytes) -> Records:
+        """Return those of the same launch with other arguments."""
+        return Records(1, self.content[: -len(payload)] + payload, launch=payload)
 
 
 ROW = 128

@@ -6,21 +6,21 @@ import math
 import operator
 import struct
 from collections.abc import Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, SupportsIndex, TypedDict, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypedDict, final
 
 import numpy as np
 import trio
 
 from ..._arrays.access import Marked
-from ..._arrays.arrays import DeviceArray, Storage, placed
-from ..._arrays.ownership import foreign
+from ..._arrays.arrays import DeviceArray, Storage, arrays_among
+from ..._arrays.peers import check_operand, operand_block, prepare
 from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
 from ..._values.info import KernelAttributes, Occupancy
 from ..._values.parameters import Dimensions, Parameter, ParameterKind
-from ..._values.signatures import KernelSignature
+from ..._values.signatures import KernelSignature, repacked
 from ..._values.util import NoPublicConstructor, check_seconds, shown
 from ..._wire.protocol import Role, Verb
 from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
@@ -56,6 +56,10 @@ class LaunchKeywords(AttributeKeywords, total=False):
 
     touches: Iterable[DeviceArray | Marked]
     hang_timeout: float | None
+
+
+_FIXED: Final = frozenset({int, float, bytes})
+"""Types of arguments that are no arrays and never change."""
 
 
 class GivenOptions(NamedTuple):
@@ -249,7 +253,7 @@ class Kernel(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        await placed(device, arguments)
+        await self._placed(arguments)
         number = device.part(Lanes).chosen(lane)._number
         options = options_of(cooperative, cluster, programmatic, priority)
         if cooperative is True:
@@ -286,6 +290,15 @@ class Kernel(metaclass=NoPublicConstructor):
         number = self._module._device.part(Lanes).chosen(lane)._number
         options = options_of(cooperative, cluster, programmatic, priority)
         self._begin_nowait(self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options))
+
+    async def _placed(self, arguments: Sequence[object]) -> None:
+        """Wait until the memory of a launch's arguments has its address, and exists if it is of another device."""
+        device = self._module._device
+        for array in arrays_among(arguments):
+            if array._storage.device is not device:
+                check_operand(device, array)
+                await prepare(device, array)
+            await array._storage.placed()
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
         device = self._module._device
@@ -329,9 +342,7 @@ class Kernel(metaclass=NoPublicConstructor):
                 array, role, strided = argument.array, argument.role, argument.strided
             else:
                 return None
-            if array._storage.device is not device:
-                raise foreign(device, array)
-            block = array._storage.block
+            block = array._storage.block if array._storage.device is device else operand_block(device, array)
             if block.freed:
                 place = _place_of(argument, arguments)
                 raise InvalidArgument(f"{place} of {self.name} was freed, give another: {array!r}")
@@ -358,6 +369,15 @@ class Kernel(metaclass=NoPublicConstructor):
         word = 0 if options is ORDINARY else self._check_options(options, dimensions)
         payload = LAUNCH.struct.pack(self._number, *dimensions, word) + block_of_parameters
         return payload, operands, (arguments, touched_arrays)
+
+    def _repacked(self, payload: bytes, before: Sequence[object], arguments: Sequence[object]) -> bytes | None:
+        """Return the payload of a launch, given that of one with the arguments `before`.
+
+        Returns None, so that the arguments are to be checked, unless nothing but numbers has changed.
+        """
+        at = LAUNCH.struct.size
+        block = repacked(self.signature, payload[at:], before, arguments, _is_same)
+        return None if block is None else payload[:at] + block
 
     def _of(self, module: Module) -> bool:
         return self._module is module
@@ -666,7 +686,7 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        await placed(device, self._arguments)
+        await self.kernel._placed(self._arguments)
         number = device.part(Lanes).chosen(lane)._number
         request = self._request(hang_timeout, number)
         await device.module_actor.mailbox.ask(request)
@@ -714,6 +734,18 @@ def _role_of(array: DeviceArray, given: Role | None, reads: bool) -> Role:
     if given is Role.OVERWRITE and not array._covers_block:
         return Role.WRITE
     return given
+
+
+def _is_same(before: object, argument: object) -> bool:
+    """Return whether an argument is the same bytes as the one before, and the same access to the same memory."""
+    if isinstance(argument, Marked):
+        if not isinstance(before, Marked) or (argument.role, argument.strided) != (before.role, before.strided):
+            return False
+        before, argument = before.array, argument.array
+    if argument is not before:
+        return False
+    # A variable of a module may lie elsewhere now.
+    return type(argument._storage) is Storage if type(argument) is DeviceArray else type(argument) in _FIXED
 
 
 def _place_of(argument: object, arguments: Sequence[object]) -> str:

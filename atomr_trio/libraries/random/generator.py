@@ -109,6 +109,9 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         found = read_state(state)
         if found.place.kind != self.kind:
             raise InvalidArgument(f"the state is of {found.place.kind}, and the generator of {self.kind}")
+        before = self._state.place
+        if (found.place.ordering, found.place.dims) != (before.ordering, before.dims):
+            self._known.clear()  # it deals the numbers out in another way
         self._state = found
 
     def spawn(self, n_children: SupportsIndex) -> list[RandomGenerator]:

@@ -13,9 +13,9 @@ import numpy as np
 import trio
 
 from ..._arrays.arrays import DeviceArray
-from ..._calls.stateful import KnownExecution, KnownNumbered
+from ..._calls.stateful import KnownExecution
 from .generator import DefaultGenerator, RandomGenerator
-from .positions import END, POISSON, Place, drawn, stepped, steps
+from .positions import END, POISSON, Place, drawn, step
 from .states import State
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 _MOST_KNOWN: Final = 64
 """Of one generator."""
-_MOST_OUTS: Final = 16
-"""Of one draw."""
+_new: Final = tuple.__new__
+"""Makes a named tuple in half of the time."""
 _PLAIN: Final = frozenset({int, bool, str, type(None), type})
 
 
@@ -70,7 +70,7 @@ def question_of(
         generator = device.part(DefaultGenerator).get()
     elif type(generator) is not RandomGenerator or generator._device is not device:
         return None
-    return Question(tuple(parts), generator, arrays)
+    return _new(Question, (tuple(parts), generator, arrays))
 
 
 def _add(parts: list[Hashable], value: object) -> bool:
@@ -105,89 +105,79 @@ class OwnDrawing(NamedTuple):
 
 
 class KnownOwnDraw:
-    """A draw by a kernel of our own that was made before. The seed and the position are scalars of it.
+    """A draw by a kernel of our own that was made before. The seed and the position are numbers that it is given."""
 
-    An `out` is not: there is an execution for each that was given, of the arrays of one form.
-    """
+    __slots__ = ("_drawing", "_execution")
 
-    __slots__ = ("_drawing", "_executions")
-
-    def __init__(self, drawing: OwnDrawing) -> None:
+    def __init__(self, execution: KnownExecution, drawing: OwnDrawing) -> None:
+        self._execution = execution
         self._drawing = drawing
-        self._executions: dict[Hashable, KnownNumbered] = {}
-
-    def learn(self, question: Question, execution: KnownNumbered) -> None:
-        """Keep the execution for the `out` of a question, or for new results."""
-        if len(self._executions) >= _MOST_OUTS:
-            del self._executions[next(iter(self._executions))]
-        self._executions[_place(question)] = execution
 
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
         """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
-        before = question.generator._state
-        behind = self._drawing.advanced(before.own, self._drawing.draws)
-        execution = self._executions.get(_place(question))
-        if execution is None or behind >= END:
+        generator = question[1]
+        before = generator._state
+        place, own, spawned = before
+        behind = self._drawing.advanced(own, self._drawing.draws)
+        if behind >= END:
             return None
-        result = execution.send(batch, question.arrays, (before.place.seed, before.own), before.plain)
+        result = self._execution.send(batch, question[2], None, before.plain, None, (place.seed, own))
         if result is not None:
-            question.generator._state = State(before.place, behind, before.spawned)
+            generator._state = _new(State, (place, behind, spawned))
         return result
 
     @trio.lowlevel.enable_ki_protection
     def begin(self, launches: AwaitedLaunches, question: Question) -> tuple[AwaitedLaunch, DeviceArray] | None:
         """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
-        before = question.generator._state
-        behind = self._drawing.advanced(before.own, self._drawing.draws)
-        execution = self._executions.get(_place(question))
-        if execution is None or behind >= END:
+        generator = question[1]
+        before = generator._state
+        place, own, spawned = before
+        behind = self._drawing.advanced(own, self._drawing.draws)
+        if behind >= END:
             return None
-        begun = execution.begin(launches, question.arrays, (before.place.seed, before.own), before.plain)
+        begun = self._execution.begin(launches, question[2], None, before.plain, None, (place.seed, own))
         if begun is not None:
-            question.generator._state = State(before.place, behind, before.spawned)
+            generator._state = _new(State, (place, behind, spawned))
         return begun
-
-
-def _place(question: Question) -> Hashable:
-    """Return what stands for the `out` of a draw, if it has one: its block, which is never reused, and its place."""
-    return tuple([(array._block, array._offset) for array in question.arrays])
 
 
 class KnownDraw:
     """A draw of the library that was made before."""
 
-    __slots__ = ("_drawing", "_execution", "_steps")
+    __slots__ = ("_drawing", "_execution", "_step")
 
     def __init__(self, execution: KnownExecution, drawing: Drawing, place: Place) -> None:
         self._execution = execution
         self._drawing = drawing
-        self._steps = steps(place, drawing.draw, drawing.numbers)
+        self._step = step(place, drawing.draw, drawing.numbers)
 
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
         """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
-        generator = question.generator
+        generator = question[1]
         before = generator._state
-        behind = self._behind(generator, before.place)
+        place, own, spawned = before
+        behind = self._step(place, generator._bounds) or self._behind(generator, place)
         if behind is None:
             return None
-        result = self._execution.send(batch, question.arrays, before.place, before.plain, behind)
+        result = self._execution.send(batch, question[2], place, before.plain, behind)
         if result is not None:
-            generator._state = State(behind, before.own, before.spawned)
+            generator._state = _new(State, (behind, own, spawned))
         return result
 
     @trio.lowlevel.enable_ki_protection
     def begin(self, launches: AwaitedLaunches, question: Question) -> tuple[AwaitedLaunch, DeviceArray] | None:
         """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
-        generator = question.generator
+        generator = question[1]
         before = generator._state
-        behind = self._behind(generator, before.place)
+        place, own, spawned = before
+        behind = self._step(place, generator._bounds) or self._behind(generator, place)
         if behind is None:
             return None
-        begun = self._execution.begin(launches, question.arrays, before.place, before.plain, behind)
+        begun = self._execution.begin(launches, question[2], place, before.plain, behind)
         if begun is not None:
-            generator._state = State(behind, before.own, before.spawned)
+            generator._state = _new(State, (behind, own, spawned))
         return begun
 
     def _behind(self, generator: RandomGenerator, place: Place) -> Place | None:
@@ -195,8 +185,6 @@ class KnownDraw:
         draw, numbers, lam = self._drawing
         if draw == POISSON and lam != generator._lam:
             return None
-        if self._steps and not place.record:
-            return stepped(place, self._steps)
         try:
             found = drawn(place, draw, numbers, lam, generator._bounds)
         except OverflowError:
@@ -213,21 +201,19 @@ def learn(
 ) -> None:
     """Keep a draw, if it is one call of the library, or one kernel."""
     generator, known = question.generator, question.generator._known
-    if drawing is None or not isinstance(result, DeviceArray):
+    if drawing is None or not isinstance(result, DeviceArray) or question.key in known:
         return
     found: KnownDraw | KnownOwnDraw
     if isinstance(drawing, OwnDrawing):
-        numbered = KnownNumbered.of(question.arrays, requests, made, result, drawing.places)
-        if numbered is None:
+        execution = KnownExecution.of(None, question.arrays, requests, made, result, drawing.places)
+        if execution is None:
             return
-        before = known.get(question.key)
-        found = before if isinstance(before, KnownOwnDraw) else KnownOwnDraw(drawing)
-        found.learn(question, numbered)
+        found = KnownOwnDraw(execution, drawing)
     else:
         execution = KnownExecution.of(generator._plan, question.arrays, requests, made, result)
         if execution is None:
             return
         found = KnownDraw(execution, drawing, generator._state.place)
-    if known.pop(question.key, None) is None and len(known) >= _MOST_KNOWN:
+    if len(known) >= _MOST_KNOWN:
         del known[next(iter(known))]
     known[question.key] = found

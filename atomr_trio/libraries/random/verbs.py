@@ -21,7 +21,7 @@ from .parameters import held, scalar, scale as checked_scale
 from .philox import load_kernels
 from .positions import KINDS, MOST_LAM
 from .programs import SCALES, Conversion
-from .repeated import KnownDraw, learn, question_of
+from .repeated import learn, question_of
 
 T = TypeVar("T")
 
@@ -240,7 +240,7 @@ class Random(_RandomVerbs, Awaited):
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = await planner._ask_all()
-        if question is not None and not isinstance(known, KnownDraw):
+        if question is not None and known is None:
             learn(question, planner._drawing, requests, planner._made, result)
         return result
 
@@ -328,7 +328,7 @@ class BatchRandom(_RandomVerbs, Batched):
                 generator._state, generator._lam = stood, 0.0
             raise
         self._rehearse(requests)
-        if question is not None and not isinstance(before, KnownDraw):
+        if question is not None and before is None:
             learn(question, planner._drawing, requests, planner._made, result)
         return result
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from atomr_cuda import driver
-from atomr_cuda.driver import CUdevice_attribute as A, CUlimit, CUresult
+from atomr_cuda.driver import CUdevice_attribute as A, CUdevice_P2PAttribute as P, CUlimit, CUresult
 
 from .._status import INVALID_CONTEXT, INVALID_DEVICE, INVALID_VALUE, NO_DEVICE, UNSUPPORTED_LIMIT, require, text_of
 from ..engine.shared import RESERVED_SHARED
@@ -212,6 +212,37 @@ def _device_get_by_pci_bus_id(process: Process, device: Any, name: bytes | None)
     ordinals = [ordinal for ordinal in range(process.device_count) if name == _bus_id(ordinal).encode()]
     require(ordinals, INVALID_DEVICE)
     give(device, ordinals[0])
+
+
+# Pairs of devices.
+
+# Of a pair that has access. Kernels of two devices run in two processes, where no lock makes atomics what they are, and
+# there are no CUDA arrays.
+_LINK: dict[int, int] = {
+    P.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: 0,
+    P.CU_DEVICE_P2P_ATTRIBUTE_ACCESS_SUPPORTED: 1,
+    P.CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED: 0,
+    P.CU_DEVICE_P2P_ATTRIBUTE_CUDA_ARRAY_ACCESS_SUPPORTED: 0,
+    P.CU_DEVICE_P2P_ATTRIBUTE_ONLY_PARTIAL_NATIVE_ATOMIC_SUPPORTED: 0,
+}
+_NO_LINK = dict.fromkeys(_LINK, 0) | {P.CU_DEVICE_P2P_ATTRIBUTE_PERFORMANCE_RANK: 1}  # a larger rank is a slower link
+
+
+@entry(driver.cuDeviceCanAccessPeer, Needs.INIT)
+def _device_can_access_peer(process: Process, result: Any, device: int, peer: int) -> None:
+    for each in (device, peer):
+        _check_device(process, each)
+    give(result, int(process.can_access(device, peer)))
+
+
+@entry(driver.cuDeviceGetP2PAttribute, Needs.INIT)
+def _device_get_p2p_attribute(process: Process, value: Any, attribute: int, source: int, target: int) -> None:
+    for each in (source, target):
+        _check_device(process, each)
+    require(source != target, INVALID_DEVICE)
+    link = _LINK if process.can_access(source, target) else _NO_LINK
+    require(attribute in link)
+    give(value, link[attribute])
 
 
 # Contexts.

@@ -263,7 +263,7 @@ _POINTER_ATTRIBUTES: dict[int, tuple[Any, Any]] = {
     CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: (ctypes.c_int, lambda region, _: region.device),
     CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: (ctypes.c_uint64, lambda region, _: region.address),
     CUpointer_attribute.CU_POINTER_ATTRIBUTE_RANGE_SIZE: (ctypes.c_size_t, lambda region, _: region.size),
-    CUpointer_attribute.CU_POINTER_ATTRIBUTE_MAPPED: (ctypes.c_uint, lambda region, _: int(region.accessible)),
+    CUpointer_attribute.CU_POINTER_ATTRIBUTE_MAPPED: (ctypes.c_uint, lambda region, _: int(bool(region.devices))),
 }
 
 
@@ -347,7 +347,7 @@ def _mem_set_access(process: Process, address: int, size: int, descriptions: Any
         require(0 <= wanted.location.id < process.device_count, INVALID_DEVICE)
         readable = bool(wanted.flags & CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READ)
         writable = wanted.flags == CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-        process.regions.set_access(address, size, readable, writable)
+        process.regions.set_access(address, size, wanted.location.id, readable, writable)
 
 
 @entry(driver.cuMemGetAccess, Needs.LIFE)
@@ -355,11 +355,12 @@ def _mem_get_access(process: Process, flags: Any, location: Any, address: int) -
     region = process.regions.find(address)
     if region is None or not location:
         raise Refused(driver.CUresult.CUDA_ERROR_INVALID_VALUE)
+    asked = location[0]
+    require(asked.type == CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE, NOT_SUPPORTED)
+    require(0 <= asked.id < process.device_count, INVALID_DEVICE)
     access = CUmemAccess_flags
-    give(
-        flags,
-        access.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if region.accessible else access.CU_MEM_ACCESS_FLAGS_PROT_NONE,
-    )
+    allowed = asked.id in region.devices
+    give(flags, access.CU_MEM_ACCESS_FLAGS_PROT_READWRITE if allowed else access.CU_MEM_ACCESS_FLAGS_PROT_NONE)
 
 
 @entry(driver.cuMemExportToShareableHandle, Needs.LIFE)
@@ -388,9 +389,10 @@ def install() -> None:
     """Replace libcuda by the simulator in this process; a second call changes nothing.
 
     The environment gives the number of devices (``ATOMR_TRIO_SIM_DEVICES``), the bytes of memory of each
-    (``ATOMR_TRIO_SIM_MEMORY``), their compute capability (``ATOMR_TRIO_SIM_CAPABILITY``), the faults to inject
-    (``ATOMR_TRIO_SIM_FAULTS``, in the form of ``injection``), and the checks of launches (``ATOMR_TRIO_SIM_CHECK`` and
-    ``ATOMR_TRIO_SIM_CHECK_FOLDER``, see ``checks``).
+    (``ATOMR_TRIO_SIM_MEMORY``), their compute capability (``ATOMR_TRIO_SIM_CAPABILITY``), the pairs of devices that can
+    access each other's memory (``ATOMR_TRIO_SIM_PEERS``), the faults to inject (``ATOMR_TRIO_SIM_FAULTS``, in the form
+    of ``injection``), and the checks of launches (``ATOMR_TRIO_SIM_CHECK`` and ``ATOMR_TRIO_SIM_CHECK_FOLDER``, see
+    ``checks``).
     """
     global _process
     with _lock:

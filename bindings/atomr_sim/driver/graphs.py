@@ -180,16 +180,16 @@ def _set_attribute(process: Process, handle: int | None, number: int, value: Any
 
 def _memcpy(process: Process, given: Any, context: int | None) -> Task:
     require(given)
-    process.handles.get(context, Context, INVALID_VALUE)
+    device = process.handles.get(context, Context, INVALID_VALUE).device
     wanted = CUDA_MEMCPY3D.from_buffer_copy(given[0])
     require(not is_empty(wanted))
-    flat = BoxCopy(process, wanted).one_dimensional
-    return Task(_MEMCPY, _checked_again(lambda: BoxCopy(process, wanted).move), (not flat,))
+    flat = BoxCopy(process, device, wanted).one_dimensional
+    return Task(_MEMCPY, _checked_again(lambda: BoxCopy(process, device, wanted).move), (not flat,))
 
 
 def _memset(process: Process, given: Any, context: int | None) -> Task:
     require(given)
-    process.handles.get(context, Context, INVALID_VALUE)
+    device = process.handles.get(context, Context, INVALID_VALUE).device
     wanted: CUDA_MEMSET_NODE_PARAMS = given[0]
     size, width, height = wanted.elementSize, wanted.width, wanted.height
     require(size in (1, 2, 4))
@@ -197,8 +197,8 @@ def _memset(process: Process, given: Any, context: int | None) -> Task:
     fill = Fill(wanted.dst, size, width, height, pitch)
     require(not fill.empty)
     value = wanted.value & (1 << 8 * size) - 1
-    fill.prepared(process, value)
-    return Task(_MEMSET, _checked_again(lambda: fill.prepared(process, value)), (size, width, height, pitch))
+    fill.prepared(process, device, value)
+    return Task(_MEMSET, _checked_again(lambda: fill.prepared(process, device, value)), (size, width, height, pitch))
 
 
 def _checked_again(prepare: Callable[[], Callable[[], None]]) -> Callable[[], None]:

@@ -91,7 +91,7 @@ def _load(process: Process, result: Any, image: int | None, log: _JitLog) -> Non
     try:
         _check_target(process, text, log)
         tools = process.checks.tools(text) if process.checks else PLAIN
-        loaded = LoadedModule(text, process.regions.space, tools)
+        loaded = LoadedModule(text, process.space, tools)
     except LoadError as error:
         log.write(str(error))
         complain(f"a module was refused: {error}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from atomr_cuda.driver import CUlimit
 
-from .._environment import CHECKS
+from .._environment import CHECKS, PEERS
 from .._status import (
     CONTEXT_IS_DESTROYED,
     INVALID_CONTEXT,
@@ -228,7 +228,12 @@ class Process:
     """The simulated driver's state in this process."""
 
     def __init__(
-        self, device_count: int, memory: int, capability: tuple[int, int] = (8, 0), checks: Checks | None = None
+        self,
+        device_count: int,
+        memory: int,
+        capability: tuple[int, int] = (8, 0),
+        checks: Checks | None = None,
+        pairs: frozenset[frozenset[int]] | None = None,
     ) -> None:
         self.fate: Fate = Fate()
         self.initialised = False
@@ -237,7 +242,13 @@ class Process:
         """The compute capability of the devices."""
         self.checks = checks
         """The checks of launches; None if there are none."""
-        self.regions: Regions = Regions(checks.space if checks else AddressSpace(), [memory] * device_count)
+        self._pairs = pairs
+        """The pairs of devices that can access each other's memory; None for all."""
+        # The checks know one space; a worker, for which they are, uses one device only.
+        spaces = [checks.space] * device_count if checks else [AddressSpace() for _ in range(device_count)]
+        for space in spaces[1:]:
+            space.atomic_lock = spaces[0].atomic_lock  # kernels of several devices may update one word
+        self.regions: Regions = Regions(spaces, [memory] * device_count, self.can_access)
         self.handles: Handles = Handles(HANDLES + 16)
         self.faults: Faults = Faults(self.fate)
         self.captures: Captures = Captures()
@@ -250,15 +261,24 @@ class Process:
 
     @classmethod
     def from_environment(cls) -> Process:
-        """As many devices, of what memory and capability, and what checks, as the environment says."""
+        """As many devices, of what memory, capability and peers, and what checks, as the environment says."""
         devices = _whole_number("ATOMR_TRIO_SIM_DEVICES", 1, 0, "a number of devices, such as 2")
         memory = _whole_number("ATOMR_TRIO_SIM_MEMORY", _DEFAULT_MEMORY, 1, "a number of bytes, such as 2147483648")
-        return cls(devices, memory, _capability(), _checks())
+        return cls(devices, memory, _capability(), _checks(), _pairs(devices))
 
     @property
     def has_clusters(self) -> bool:
         """True if the devices have clusters of blocks, and programmatic launches."""
         return self.capability >= (9, 0)
+
+    def can_access(self, device: int, peer: int) -> bool:
+        """Tell whether a device can access the memory of another one; a device is no peer of itself."""
+        return device != peer and (self._pairs is None or {device, peer} in self._pairs)
+
+    @property
+    def space(self) -> AddressSpace:
+        """The memory that the device of the calling thread's context can access; without a context nothing runs."""
+        return self.regions.spaces[self.stack[-1].device if self.stack else 0]
 
     def _new_context(self, device: int, *, primary: bool) -> Context:
         context = Context(self, device, primary=primary)
@@ -359,6 +379,23 @@ def _capability() -> tuple[int, int]:
     if not found:
         raise ValueError(f"ATOMR_TRIO_SIM_CAPABILITY is {text!r}; it must be a compute capability such as 9.0")
     return int(found[1]), int(found[2])
+
+
+def _pairs(devices: int) -> frozenset[frozenset[int]] | None:
+    """Return the pairs of devices that can access each other's memory; None if the environment names none."""
+    text = os.environ.get(PEERS)
+    if not text:
+        return None
+    if text == "0":
+        return frozenset()
+    found = [re.fullmatch(r"(\d+)-(\d+)", part.strip()) for part in text.split(",")]
+    pairs = frozenset(frozenset((int(pair[1]), int(pair[2]))) for pair in found if pair)
+    if None in found or any(len(pair) == 1 or max(pair) >= devices for pair in pairs):
+        raise ValueError(
+            f"{PEERS} is {text!r}; it must be 0 for no access between devices, or pairs of the {devices} devices "
+            "that have access to each other, such as 0-1,2-3"
+        )
+    return pairs
 
 
 def _checks() -> Checks | None:

@@ -4,8 +4,9 @@ Physical memory is a memory file (``memfd``). So its descriptor can be sent to a
 can be mapped at the same address again. Each process counts on its own how much of a device is in use: the memory that
 it created or imported and still holds.
 
-This file turns the requests of the driver's memory functions into pages and into entries of the ``AddressSpace`` that
-the engine checks. It does not depend on contexts, streams or other kinds of handles.
+This file turns the requests of the driver's memory functions into pages, and into entries of the ``AddressSpace`` of
+each device, which the engine checks. A device has access to its own plain memory, to host memory, and to mapped memory
+where ``set_access`` says so. This file does not depend on contexts, streams or other kinds of handles.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import bisect
 import itertools
 import os
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -68,7 +70,7 @@ _NAMES = {
 class Region:
     """A range of accessible, or at least mapped, addresses. The region ends with the context ``owner``."""
 
-    __slots__ = ("accessible", "address", "device", "kind", "owner", "physical", "size")
+    __slots__ = ("address", "device", "devices", "kind", "owner", "physical", "size")
 
     def __init__(self, kind: Kind, address: int, size: int, device: int, owner: int = 0) -> None:
         self.kind: Kind = kind
@@ -76,7 +78,8 @@ class Region:
         self.size: int = size
         self.device: int = device
         self.owner: int = owner
-        self.accessible: bool = False
+        self.devices: frozenset[int] = frozenset()
+        """The devices that have access to it."""
         self.physical: Physical | None = None
 
 
@@ -95,11 +98,18 @@ class Physical:
 
 
 class Regions:
-    """All memory of the simulated driver in this process. Safe to use from several threads."""
+    """All memory of the simulated driver in this process. Safe to use from several threads.
 
-    def __init__(self, space: AddressSpace, totals: list[int]) -> None:
-        self.space = space
+    ``spaces`` are those of the devices; several devices may share one. ``peers`` tells whether a device can access the
+    memory of another one.
+    """
+
+    def __init__(
+        self, spaces: Sequence[AddressSpace], totals: list[int], peers: Callable[[int, int], bool] = lambda *_: True
+    ) -> None:
+        self.spaces = spaces
         self.totals = totals
+        self._peers = peers
         self._used = [0] * len(totals)
         self._regions: dict[int, Region] = {}
         self._starts: list[int] = []
@@ -118,10 +128,16 @@ class Regions:
             region = self._regions[self._starts[at]] if at >= 0 else None
             return region if region is not None and address < region.address + region.size else None
 
-    def known(self, address: int, size: int) -> bool:
-        """Tell whether a copy engine can access all of this range."""
-        span = self.space.find(address)
-        return span is not None and address + size <= span.end
+    def known(self, address: int, size: int, device: int) -> bool:
+        """Tell whether a copy engine of a device can access all of this range.
+
+        The driver copies plain memory of other devices of the process too, by way of the host if need be.
+        """
+        span = self.spaces[device].find(address)
+        if span is not None and address + size <= span.end:
+            return True
+        region = self.find(address)
+        return region is not None and region.kind is Kind.DEVICE and address + size <= region.address + region.size
 
     def free_bytes(self, device: int) -> int:
         """Return the bytes of a device that this process does not use."""
@@ -137,19 +153,22 @@ class Regions:
         bisect.insort(self._starts, region.address)
 
     def _discard(self, region: Region) -> None:
-        self._hide(region)
+        self._show(region, ())
         del self._regions[region.address]
         self._starts.remove(region.address)
 
-    def _show(self, region: Region) -> None:
-        if not region.accessible:
-            self.space.add(region.address, region.size, _NAMES[region.kind])
-            region.accessible = True
+    def _show(self, region: Region, devices: Iterable[int]) -> None:
+        """Let these devices access a region, and no others."""
+        before, region.devices = self._spaces_of(region), frozenset(devices)
+        after = self._spaces_of(region)
+        for gone in before.keys() - after.keys():
+            before[gone].remove(region.address)
+        for new in after.keys() - before.keys():
+            after[new].add(region.address, region.size, _NAMES[region.kind])
 
-    def _hide(self, region: Region) -> None:
-        if region.accessible:
-            self.space.remove(region.address)
-            region.accessible = False
+    def _spaces_of(self, region: Region) -> dict[int, AddressSpace]:
+        """Return the spaces that a region is in, each of them once."""
+        return {id(self.spaces[device]): self.spaces[device] for device in region.devices}
 
     def _expect(self, address: int, kind: Kind, refusal: int) -> Region:
         region = self._regions.get(address)
@@ -172,7 +191,7 @@ class Regions:
                 raise Refused(OUT_OF_MEMORY) from None
             region = Region(kind, address, size, device, owner)
             self._insert(region)
-            self._show(region)
+            self._show(region, (device,) if kind is Kind.DEVICE else range(len(self.spaces)))
             return address
 
     def free(self, kind: Kind, address: int) -> None:
@@ -195,7 +214,7 @@ class Regions:
             require(pages.mapped(address, size))
             region = Region(Kind.REGISTERED, address, size, device, owner)
             self._insert(region)
-            self._show(region)
+            self._show(region, range(len(self.spaces)))
 
     def unregister(self, address: int) -> None:
         """Undo ``register``."""
@@ -351,12 +370,12 @@ class Regions:
                 physical.mappings -= 1
                 self._drop_unused(physical)
 
-    def set_access(self, address: int, size: int, readable: bool, writable: bool) -> None:
-        """Set the GPU's access to mapped memory: everything or nothing."""
+    def set_access(self, address: int, size: int, device: int, readable: bool, writable: bool) -> None:
+        """Set a device's access to mapped memory: everything or nothing. To a peer's memory only where it has any."""
         require(readable == writable, NOT_SUPPORTED)
         with self._lock:
-            for region in self._whole_mappings(address, size):
-                if writable:
-                    self._show(region)
-                else:
-                    self._hide(region)
+            regions = self._whole_mappings(address, size)
+            for region in regions:
+                require(not writable or region.device == device or self._peers(device, region.device), INVALID_DEVICE)
+            for region in regions:
+                self._show(region, region.devices | {device} if writable else region.devices - {device})

@@ -53,7 +53,7 @@ def _submit(
     touched: Sequence[Range],
     entries: int = 1,
 ) -> int | None:
-    """Queue work on memory that the driver knows. A captured one looks for its memory each time, and nobody waits."""
+    """Queue work on memory that the device can access. A captured one looks for it each time, and nobody waits."""
     target = process.stream(stream)
     if target.capture is not None:
         process.submit(stream, _on_known_memory(process, work, touched), form=form)
@@ -63,16 +63,23 @@ def _submit(
 
 
 def _on_known_memory(process: Process, work: Callable[[], None], touched: Sequence[Range]) -> Callable[[], None]:
+    device = process.current().device
+
     def again() -> None:
-        if not all(process.regions.known(*each) for each in touched):
+        if not all(process.regions.known(*each, device) for each in touched):
             raise DeviceFault(ILLEGAL_ADDRESS, "a captured copy or fill uses memory that no longer exists")
         work()
 
     return again
 
 
+def _known(process: Process, address: int, size: int) -> bool:
+    """Tell whether a copy of the current context can access a range."""
+    return process.regions.known(address, size, process.current().device)
+
+
 def _reachable(process: Process, address: int, size: int) -> None:
-    require(process.regions.known(address, size))
+    require(_known(process, address, size))
 
 
 # Copies of one run of bytes.
@@ -85,15 +92,15 @@ def _copy(process: Process, to: int, source: int, size: int, stream: int | None,
     require(to and source)
     keep = None
     is_captured = process.stream(stream).capture is not None
-    if not process.regions.known(source, size):
+    if not _known(process, source, size):
         require(process.regions.find(source) is None)  # the range begins in known memory and leaves it
         if not wait and not is_captured:
             keep = ctypes.string_at(source, size)
-    if not process.regions.known(to, size):
+    if not _known(process, to, size):
         require(process.regions.find(to) is None)
         wait = True
-    touched = [(address, size) for address in (to, source) if process.regions.known(address, size)]
-    process.regions.space.written(to, size)
+    touched = [(address, size) for address in (to, source) if _known(process, address, size)]
+    process.space.written(to, size)
 
     def move() -> None:
         ctypes.memmove(to, source if keep is None else keep, size)
@@ -164,7 +171,7 @@ def _strided(address: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> 
 class _Side:
     """One side of a copy: the place of its bytes, and whether that is pageable host memory."""
 
-    def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D, side: str) -> None:
+    def __init__(self, process: Process, device: int, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D, side: str) -> None:
         memory = getattr(copy, f"{side}MemoryType")
         if memory == CUmemorytype.CU_MEMORYTYPE_HOST:
             base = getattr(copy, f"{side}Host")
@@ -183,7 +190,7 @@ class _Side:
         require(rows >= y + height or depth == 1)
         address = base + (z * rows + y) * pitch + x
         extent = ((depth - 1) * rows + height - 1) * pitch + width
-        known = process.regions.known(address, extent)
+        known = process.regions.known(address, extent, device)
         require(known or memory != CUmemorytype.CU_MEMORYTYPE_DEVICE)
         self.pageable = not known
         self.extent = address, extent
@@ -192,16 +199,16 @@ class _Side:
 
 
 class BoxCopy:
-    """A copy of a box or a rectangle, which must not be empty; refuses invalid ranges."""
+    """A copy of a box or a rectangle by a device, which must not be empty; refuses invalid ranges."""
 
-    def __init__(self, process: Process, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> None:
-        source, to = _Side(process, copy, "src"), _Side(process, copy, "dst")
+    def __init__(self, process: Process, device: int, copy: CUDA_MEMCPY2D | CUDA_MEMCPY3D) -> None:
+        source, to = _Side(process, device, copy, "src"), _Side(process, device, copy, "dst")
         self.one_dimensional: bool = source.flat
         self.from_pageable: bool = source.pageable
         self.to_pageable: bool = to.pageable
         self.touched: list[Range] = [side.extent for side in (source, to) if not side.pageable]
         self._source, self._to = source.bytes, to.bytes
-        process.regions.space.written(*to.extent)
+        process.regions.spaces[device].written(*to.extent)
 
     def read(self) -> None:
         """Read the bytes now: later changes of the caller's memory have no effect."""
@@ -216,7 +223,7 @@ def _copy_box(process: Process, request: Any, stream: int | None, *, wait: bool)
     require(request)
     if is_empty(request[0]):
         return None
-    copy = BoxCopy(process, request[0])
+    copy = BoxCopy(process, process.current().device, request[0])
     if copy.from_pageable and not wait and process.stream(stream).capture is None:
         copy.read()
     form = NodeForm(_MEMCPY, (not copy.one_dimensional,))
@@ -266,14 +273,14 @@ class Fill:
         """The bytes from the first item to the end of the last."""
         return self.pitch * (self.height - 1) + self.width * self.size
 
-    def prepared(self, process: Process, value: int) -> Callable[[], None]:
-        """Return a function that writes the items; refuse an invalid range. There must be something to fill."""
+    def prepared(self, process: Process, device: int, value: int) -> Callable[[], None]:
+        """Return a function with which a device writes the items; refuse an invalid range, or one without an item."""
         address, size, width, height, pitch = self.address, self.size, self.width, self.height, self.pitch
         require(address % size == 0 and (height == 1 or (pitch % size == 0 and pitch >= width * size)))
         extent = self.extent
-        _reachable(process, address, extent)
+        require(process.regions.known(address, extent, device))
         items = _strided(address, (height, width * size), (pitch, 1)).view(np.dtype(f"u{size}"))
-        process.regions.space.written(address, extent)
+        process.regions.spaces[device].written(address, extent)
 
         def write() -> None:
             items[:] = value
@@ -284,7 +291,7 @@ class Fill:
 def _fill(process: Process, fill: Fill, value: int, stream: int | None, *, wait: bool, entries: int = 1) -> int | None:
     if fill.empty:
         return None
-    write = fill.prepared(process, value)
+    write = fill.prepared(process, process.current().device, value)
     form = NodeForm(_MEMSET, (fill.size, fill.width, fill.height, fill.pitch if fill.height > 1 else 0))
     touched = [(fill.address, fill.extent)]
     return _submit(process, stream, write, wait=wait, form=form, touched=touched, entries=entries)
@@ -343,7 +350,7 @@ def _define_word(size: int, write_function: Any, wait_function: Any) -> None:
     def write(process: Process, stream: int | None, address: int, value: int, flags: int) -> int | None:
         require(flags in (driver.CU_STREAM_WRITE_VALUE_DEFAULT, driver.CU_STREAM_WRITE_VALUE_NO_MEMORY_BARRIER))
         word = _word(process, address, size)
-        process.regions.space.written(address, size)
+        process.space.written(address, size)
 
         def store() -> None:
             word[0] = value  # one aligned store: another process must never see half of it

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import trio
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.random.positions import Place, drawn, stepped, steps
+from atomr_trio.libraries.random.positions import BOUNDS, Bounds, Place, drawn, step
 from atomr_trio.libraries.random.repeated import question_of
 from atomr_trio.testing import ReturnStatus, inject
 from support.random_host import Shadow, assert_drawn
@@ -209,18 +210,57 @@ async def test_a_seek_or_another_draw_in_between_is_seen(dev: Any) -> None:
 # --- places -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_step_is_what_the_draw_does() -> None:
-    for kind in ("philox", "xorwow", "mrg32k3a", "mtgp32", "sobol32", "scrambled_sobol64"):
-        place = Place(kind, "default", 0 if "sobol" in kind else 3, 1, 12345 if kind != "mtgp32" else 0)
-        for draw in ("words", "uniform32", "uniform64", "normal32", "normal64", "poisson"):
-            for count in (2, 1000, 300_000):
-                by = steps(place, draw, count)
-                if by:
-                    assert stepped(place, by) == drawn(place, draw, count, 1.0).drawn, (kind, draw, count)
-    assert steps(Place("philox", "default", 0, 1), "words", 7) == 7
-    assert steps(Place("mtgp32", "default", 0, 1), "words", 7) == 0
-    assert stepped(Place("philox", "default", 0, 1, (1 << 64) - 8), 7) is not None
-    assert stepped(Place("philox", "default", 0, 1, (1 << 64) - 7), 7) is None
+WORDS_OF_DRAWS = ("words", "uniform32", "uniform64", "normal32", "normal64")
+
+
+@pytest.mark.parametrize("kind", ["philox", "xorwow", "mrg32k3a", "mtgp32", "sobol32", "scrambled_sobol64"])
+@pytest.mark.parametrize("bounds", [BOUNDS, Bounds(3, 500_000)], ids=["usual", "narrow"])
+def test_a_step_is_what_the_draw_does(kind: str, bounds: Bounds) -> None:
+    chance, taken = random.Random(kind), 0
+    for ordering in ("default", "legacy"):
+        if kind == "mtgp32" or ("sobol" in kind and ordering == "legacy"):
+            continue
+        place = Place(kind, ordering, 0 if "sobol" in kind else 3, 2 if "sobol" in kind else 1)
+        for _ in range(600):
+            draw = chance.choice(WORDS_OF_DRAWS)
+            count = chance.choice((0, 2, 10, 1000, 4096, 262_144, 300_000, 2_000_000))
+            found, right = step(place, draw, count)(place, bounds), drawn(place, draw, count, 0.0, bounds)
+            if found is not None:
+                taken += 1
+                assert found == right.drawn == right.place
+            place = right.place
+            if chance.random() < 0.2:  # the record would be long for ever
+                place = place._replace(offset=chance.choice((0, 7, 4096, 1 << 20)), record=())
+            elif chance.random() < 0.05:
+                place = drawn(place, "poisson", 10, 3000.0, bounds).place
+    assert taken > 400 or kind == "mtgp32"
+    place = Place(kind, "default", 3, 1)
+    assert step(place, "poisson", 10)(place, bounds) is None or "sobol" in kind
+
+
+def test_a_step_of_another_ordering_or_behind_the_end_is_none() -> None:
+    place = Place("philox", "default", 0, 1)
+    assert step(place, "words", 7)(place._replace(ordering="legacy"), BOUNDS) is None
+    for offset, reached in (((1 << 64) - 8, (1 << 64) - 1), ((1 << 64) - 7, None)):
+        found = step(place, "words", 7)(place._replace(offset=offset), BOUNDS)
+        assert (None if found is None else found.offset) == reached
+    assert step(place, "uniform64", 7)(place._replace(offset=(1 << 64) - 8), BOUNDS) is None
+
+
+async def test_a_state_of_other_dimensions_is_gone_on_from(dev: Any) -> None:
+    """The same draw moves it by another number of points, or is refused."""
+    one, two = dev.random.generator("sobol32"), dev.random.generator("sobol32", dims=2)
+    for _ in range(2):
+        await one.uniform(size=6)
+    one.seek(two.state)
+    for _ in range(3):
+        np.testing.assert_array_equal(
+            await (await one.uniform(size=6)).to_host(), await (await two.uniform(size=6)).to_host()
+        )
+    assert one.state == two.state
+    one.seek(dev.random.generator("sobol32", dims=4).state)
+    with pytest.raises(InvalidArgument):
+        await one.uniform(size=6)
 
 
 async def test_the_end_of_the_sequence_is_refused_by_a_repetition_too(dev: Any) -> None:

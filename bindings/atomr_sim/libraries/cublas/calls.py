@@ -211,7 +211,7 @@ class Call:
     """A call whose arguments were checked: the arguments of its handler for each item of its batch."""
 
     def __init__(self, process: Process, handle: Handle, signature: tuple[_Parameter, ...], types: Types) -> None:
-        self._space = process.regions.space
+        self._space = process.space
         self._on_device = bool(handle.mode("PointerMode"))
         self._signature = signature
         self._types = types

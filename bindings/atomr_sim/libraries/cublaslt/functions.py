@@ -351,7 +351,8 @@ def _matmul(
     factors = problem.factors(alpha, beta)
     require(c or factors[1].is_zero, INVALID_VALUE)
     call = Multiplication(problem, a or 0, b or 0, c or 0, d or 0, *factors, parts, workspace or 0)
-    counterpart.submit(process, stream, lambda: call.run(process.regions.space))
+    space = process.space
+    counterpart.submit(process, stream, lambda: call.run(space))
 
 
 @_entry(cublaslt.cublasLtMatrixTransform)
@@ -382,9 +383,9 @@ def _matrix_transform(
         if term is not None
     ]
     to, number = placed(result, c), ELEMENT_TYPES[wanted.scale_type].number
+    space = process.space
 
     def work() -> None:
-        space = process.regions.space
         total = sum((term(space) for term in terms), np.zeros(to.shape, number))
         store(to, space, total)
 

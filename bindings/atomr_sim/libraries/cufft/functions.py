@@ -351,7 +351,8 @@ def _execute(
     require(not process.stack or process.stack[-1] is plan.context, _INVALID_DEVICE)
     require(plan.work_area or not transform.work_bytes, _NO_WORKSPACE)
     execution = Execution(transform, source, target, direction or 0, plan.work_area)
-    counterpart.submit(process, plan.stream, lambda: execution.run(process.regions.space))
+    space = process.space
+    counterpart.submit(process, plan.stream, lambda: execution.run(space))
 
 
 def _define_execution(name: str, types: Types) -> None:

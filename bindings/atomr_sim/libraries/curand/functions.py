@@ -308,7 +308,8 @@ def _generate(
         if stream.capture is not None
         else _Result(address or 0, draw, numbers, settings.alignment(draw))
     )
-    counterpart.submit(process, generator.stream, lambda: result.put(process.regions.space))
+    space = process.space
+    counterpart.submit(process, generator.stream, lambda: result.put(space))
 
 
 def _define(draw: Draw) -> None:

@@ -167,6 +167,7 @@ class Call:
 
     def __post_init__(self) -> None:
         given = self.given
+        self.space: AddressSpace = self.process.space
         self.data_type = given.get("typeA", self.data_type)
         self.require(self.data_type in REAL)
         self.element: Element = ELEMENTS[self.data_type]
@@ -225,13 +226,12 @@ class Call:
         return self._argument(word, vector(element or self.element, self.given.get(word), max(0, count)), count)
 
     def _argument(self, word: str, first: Operand, length: int) -> Argument:
-        space = self.process.regions.space
         distance = self.given.get(f"stride{word}", length)
         self.require(distance >= length)
         if word not in self.pointers:
-            return Argument(space, first, distance)
+            return Argument(self.space, first, distance)
         addresses = vector(ELEMENTS[cudaDataType.CUDA_R_64I], self.given.get(word), self.batch)
-        return Argument(space, first, addresses=addresses)
+        return Argument(self.space, first, addresses=addresses)
 
     def bound(self, word: str) -> float:
         """A bound of an interval, which the functions with 64-bit sizes find in memory of the host."""
@@ -283,7 +283,7 @@ class Call:
             self.given[word][problem] = value
 
     def _compute(self, run: Run, work_bytes: int) -> None:
-        space = self.process.regions.space
+        space = self.space
         if self.work:
             # What a workspace held is lost, also where it is memory that something else still needs.
             space.view(self.work, work_bytes)[:] = 0xFF
