@@ -55,14 +55,15 @@ class PeerBlock(Block):
         """The device whose account this is."""
         self.accounts: set[PeerBlock] = chunk.accounts
         """Those of the same chunk and device."""
-        self.address = home.address
-        self.size = home.size
-        self.chunk = chunk
+        self.address: int = home.address
+        self.size: int = home.size
+        self.chunk: Chunk = chunk
         self.accounts.add(self)
-        self.epoch = 0
-        self.fast = 0
-        self.writer = self.reader = None
-        self.readers = {}
+        self.epoch: int = 0
+        self.fast: int = 0
+        self.writer: Ticket | None = None
+        self.reader: Ticket | None = None
+        self.readers: dict[int, int] = {}
 
     @property
     def nbytes(self) -> int:  # type: ignore[override]
