@@ -46,12 +46,15 @@ _NEVER: Final = -1
 class RepeatedCall(Launchable, Protocol):
     """A call whose records are the same, but for the words at `places`."""
 
-    kind: CallKind
     head: bytes
     """The part of its records in front of the words."""
     payload: bytes
     """The payload of its records, with zeros at `places`."""
     places: tuple[int, ...]
+
+    @property
+    def kind(self) -> CallKind:
+        """What it has in common with others."""
 
     @property
     def _key(self) -> object:

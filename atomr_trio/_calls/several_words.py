@@ -1,56 +1,38 @@
 """The short way into the ring of calls that differ in several words, and may have several new arrays.
 
-It is that of a repeated call (``repeating.py``), which has one word alone, or one new array, in a few lines more.
+Their function is generated from the text of that of a repeated call (``repeating.py``), which has one word alone or one
+new array. The checks of new arrays are inline here, because a call for each would cost more.
 """
 
 from __future__ import annotations
 
-import struct
+import functools
+import textwrap
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
-
-import trio
+from types import CodeType
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .._arrays.arrays import DeviceArray
-from .._generation.timeline import Launchable, LaunchOwner, Operand
+from .._generation.timeline import LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState
-from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, counter_word
-from .._wire.ready import READY
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .._wire.protocol import counter_word
+from .repeating import _NOTES_OF_FIXED, _TAKES, _TEXT, RepeatedCall, _launcher
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation
-    from .._generation.requests import CallKind
     from .launching import LaunchPath
 
 
-class WordsCall(Launchable, Protocol):
+class WordsCall(RepeatedCall, Protocol):
     """A call whose records differ in some words."""
 
-    head: bytes
-    """What is in front of the words."""
-    places: tuple[int, ...]
-    """The places of the words in the payload."""
-    payload: bytes
-    """With zeros there."""
     blocks: tuple[Operand, ...]
     """The memory that it was given."""
     reads: tuple[Block, ...]
     writes: tuple[Block, ...]
 
-    @property
-    def kind(self) -> CallKind:
-        """Its kind."""
-
-    @property
-    def _key(self) -> object:
-        """An object of its own, by which a path finds its function."""
-
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring."""
-
-    def _of(self, thing: Any) -> bool:
-        """Return whether it ends with this plan."""
 
 
 WordsLauncher = Callable[[Any, tuple[object, ...], LaunchOwner, Sequence[DeviceArray], Sequence[int]], bool]
@@ -58,8 +40,6 @@ WordsLauncher = Callable[[Any, tuple[object, ...], LaunchOwner, Sequence[DeviceA
 
 It writes the record into the ring. It returns false, without any effect, if the call must go the general way.
 """
-_FENCE_MASK: Final = 15
-"""A fence follows only every 16th record that others follow (see ``ring.py``)."""
 
 
 def words_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher | None:
@@ -73,74 +53,48 @@ def words_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher | None:
 
 def _new_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher:
     """Return that function. It holds no array of the call."""
-    sender, book, here, number = path.sender, path.book, path.here, path.generation.number
-    kind = call.kind
-    verb = kind.later.number | path.verb & UNSIGNED | REPEATED
-    fence_mask, wakes = (_FENCE_MASK, True) if verb & UNSIGNED else (0, False)
-    ring, shared, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
-    assert ring is not None
-    slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
-    arena, order = path.generation.arena, path.generation.order
-    engine, count, head = kind.later.engine_number, len(call.places), call.head
-    payload, length = call.payload, READY.size + len(call.payload)
-    usage, operands, reads, writes = kind.usage, call.blocks, call.reads, call.writes
-    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{count}Q{len(payload)}s").pack_into
-    del call
+    generation = path.generation
+    more = {
+        "READY": ChunkState.READY,
+        "arena": generation.arena,
+        "counter_word": counter_word,
+        "number": generation.number,
+        "operands": call.blocks,
+        "order": generation.order,
+        "reads": call.reads,
+        "writes": call.writes,
+    }
+    return cast("WordsLauncher", _launcher(path, call, _compiled(len(call.places)), more))
 
-    @trio.lowlevel.enable_ki_protection
-    def launch(
-        call: WordsCall,
-        given: tuple[object, ...],
-        owner: LaunchOwner,
-        arrays: Sequence[DeviceArray],
-        words: Sequence[int],
-    ) -> bool:
-        sent = sender.sent + 1
-        if not here() or (sent > path.last_record and not path.look_again()):
+
+_NEW = """\
+    if arena.quarantine:
+        return False
+    blocks = [array._storage.block for array in new]
+    for block in blocks:
+        if block.chunk.state is not READY:
             return False
-        # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-        if arena.quarantine:
-            return False
-        new = [array._storage.block for array in arrays]
-        for block in new:
-            if block.chunk.state is not ChunkState.READY:
-                return False
-            if block.readers and block.epoch == number:
-                for other, last in block.readers.items():
-                    if other != lane and shared[counter_word(other)] < last:
-                        return False
-            if order.others is not None and order.others.uses(block):
-                return False
-        for block, _ in operands:
-            if block.fast != token:
-                if not path.admit(operands):
+        if block.readers and block.epoch == number:
+            for other, last in block.readers.items():
+                if other != lane and words[counter_word(other)] < last:
                     return False
-                sent = sender.sent + 1  # fills of new arrays may have been sent
-                break
-        ticket = book.issued + 1
-        me = (lane, ticket)
-        for block in writes:
-            block.writer = me
-            if block.readers:
-                block.readers = {}
-        for block in reads:
-            block.reader = me
-        for block in new:
-            block.epoch = number
-            block.writer = me
-            block.readers = {}
-            block.written = True
-            block.fast = token
-        at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        pack_into(slots, at, sent, ticket, lane, engine, verb, count, length, head, *words, payload)
-        launches.append((ticket, owner, call, given))
-        book.issued = ticket
-        usage.last_use = sent
-        sender.sent = shared[RECORDS_SENT_WORD] = sent
-        if not sent & fence_mask or shared[WORKER_ASLEEP_WORD]:
-            announce()
-        if wakes and launches[0][0] == ticket:
-            wake()
-        return True
+        if order.others is not None and order.others.uses(block):
+            return False
+"""
+_CHECKS = """\
+    for used, _ in operands:
+        if used.fast != token:
+            if not path.admit(operands):
+                return False
+            sent = sender.sent + 1  # fills of new arrays may have been sent
+            break
+"""
+_TAKES_ALL = "    for new in blocks:\n" + textwrap.indent(_TAKES, "    ")
 
-    return launch
+
+@functools.lru_cache
+def _compiled(count: int) -> CodeType:
+    """Return the function for so many words: its `new` are arrays, and its `word` is all of them."""
+    notes = _NOTES_OF_FIXED + _TAKES_ALL
+    text = _TEXT.format(arrays="", new=_NEW, checks=_CHECKS, notes=notes, count=count, words="*word, ")
+    return compile(text, "<a call with several words>", "exec")
