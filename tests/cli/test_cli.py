@@ -234,8 +234,7 @@ def test_the_demo_ends_identical_in_generation_3(tmp_path, capsys):
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_the_demo_on_several_devices_loses_each_and_ends_identical(tmp_path, capsys, count):
-    if support.ON_GPU and len(os.listdir("/proc/driver/nvidia/gpus")) < count:
-        pytest.skip(f"needs {count} GPUs")
+    support.skip_without(count)
     out = tmp_path / "picture.png"
     arguments = ["--devices", str(count), "--size", "47", "--steps", "24", "--out", str(out)]
     status = main(["demo", "--device", DEVICE, *arguments])

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
 
 import atomr_trio
-from support import ON_GPU, chosen_backend
+from support import chosen_backend, skip_without
 
 DEVICES = "ATOMR_TRIO_SIM_DEVICES"
 PEERS = "ATOMR_TRIO_SIM_PEERS"
@@ -36,8 +35,7 @@ async def open_group(
     count: int = 2, *, access: str | None = None, peers: bool = True, **options: Any
 ) -> AsyncIterator[atomr_trio.Devices]:
     """Open the first devices as one group, whose kernels may use each other's arrays by default."""
-    if ON_GPU and len(os.listdir("/proc/driver/nvidia/gpus")) < count:
-        pytest.skip(f"needs {count} GPUs")
+    skip_without(count)
     options.setdefault("group_policy", options.get("restart_policy"))
     with simulated(count, access):
         async with atomr_trio.open_devices(range(count), peers=peers, backend=chosen_backend(), **options) as devices:

@@ -10,13 +10,11 @@ import json
 import os
 import resource
 from collections.abc import Callable, Iterator, Sequence
-from ctypes import byref, c_int
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from atomr_cuda import driver
 from atomr_trio._generation.process import ADDRESS_EXTENT, WorkerProcess, address_range
 from atomr_trio._wire import channel
 from atomr_trio._wire.channel import SharedMemory, TimelinePage
@@ -32,7 +30,7 @@ from atomr_trio._wire.records.memory import (
     RELEASE_CHUNK,
     UNMAP_PEER,
 )
-from support import ON_GPU
+from support import skip_without
 from support.sim_process import until
 
 CHUNK = 2 << 20
@@ -142,18 +140,10 @@ class HandWorker:
                 memory.close()
 
 
-def count_gpus() -> int:
-    driver.cuInit(0)
-    count = c_int()
-    driver.cuDeviceGetCount(byref(count))
-    return count.value
-
-
 @pytest.fixture
 def start(backend: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     """Starts a worker of one of two devices that can access each other's memory, and adopts it."""
-    if ON_GPU and count_gpus() < 2:
-        pytest.skip("needs two GPUs")
+    skip_without(2)
     monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
     started: list[HandWorker] = []
 
