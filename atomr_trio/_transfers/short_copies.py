@@ -252,21 +252,22 @@ class CopyPath:
 class ShortCopy:
     """A copy under way, and the owner of its commands. Its caller's task does everything, but to note their end."""
 
-    # One is made for each copy: what a copy begins with stands in the class, so that making one takes half the time.
-
-    _begun: int = 0
-    """The number of commands that were sent."""
-    _ended: int = 0
-    """The number of those whose end is known."""
-    _failed: int = 0
-    _ticket: int = 0
-    """The ticket of the last command."""
-    _error: DeviceError | None = None
-    _left: bool = False
-    """True if the caller has left."""
-    _looks: bool = False
-    """True while this task polls for all ends."""
-    _bell: trio.Event | None = None
+    __slots__ = (
+        "_array",
+        "_begun",
+        "_bell",
+        "_count",
+        "_ended",
+        "_error",
+        "_failed",
+        "_host",
+        "_left",
+        "_looks",
+        "_path",
+        "_place",
+        "_slots",
+        "_ticket",
+    )
 
     def __init__(
         self,
@@ -285,6 +286,19 @@ class ShortCopy:
         """The number of its commands."""
         self._place = place
         """The place of pinned memory; None for memory that is copied through slots."""
+        self._begun = 0
+        """The number of commands that were sent."""
+        self._ended = 0
+        """The number of those whose end is known."""
+        self._failed = 0
+        self._ticket = 0
+        """The ticket of the last command."""
+        self._error: DeviceError | None = None
+        self._left = False
+        """True if the caller has left."""
+        self._looks = False
+        """True while this task polls for all ends."""
+        self._bell: trio.Event | None = None
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -423,6 +437,8 @@ class ShortCopy:
 
 class ShortBoxCopy(ShortCopy):
     """A copy whose bytes do not follow each other on one of the sides: a box of rows for each piece."""
+
+    __slots__ = ("_plan",)
 
     def __init__(self, path: CopyPath, plan: _Plan, slots: list[Slot]) -> None:
         super().__init__(path, plan.array, plan.host, slots)
