@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import random
 import re
 import resource
 import signal
@@ -591,6 +592,37 @@ async def test_a_standby_takes_over_in_each_device_that_a_strategy_restarts():
                     if isinstance(event.event, ContextRebuilt):
                         rebuilt[event.device] = event.event.by_standby
     assert rebuilt == {0: True, 1: True}
+
+
+async def read(array):
+    """The elements, also if its device is lost meanwhile."""
+    while True:
+        try:
+            return await array.to_host()
+        except ContextLost as lost:
+            await array.device.wait_generation(after=lost.generation)
+
+
+@pytest.mark.parametrize("strategy", ["all_for_one", "rest_for_one"])
+@pytest.mark.parametrize("standby", [0, 1])
+async def test_losses_at_any_moment_leave_every_device_running_with_its_arrays(strategy, standby):
+    """Workers are killed at random, also while they are rebuilt; the seed decides who, and when after the last one."""
+    choose = random.Random(f"{strategy} {standby}")
+    never = RestartPolicy(intensity=math.inf, backoff_min=0.001, backoff_max=0.01)
+    with trio.fail_after(120):
+        async with open_test_devices(
+            [0, 1, 2], strategy=strategy, standby=standby, restart_policy=never, group_policy=never
+        ) as devices:
+            arrays = [await device.to_device(np.arange(100) * (device.index + 1)) for device in devices]
+            for _ in range(8):
+                for device in choose.sample([*devices], choose.randint(1, 3)):
+                    choose.choice(core_of(device).all_generations()).process.kill()
+                await trio.lowlevel.checkpoint()
+                if choose.random() < 0.5:
+                    await read(choose.choice(arrays))
+            for device, array in zip(devices, arrays, strict=True):
+                np.testing.assert_array_equal(await read(array), np.arange(100) * (device.index + 1))
+            assert devices.statistics().restarts_left == math.inf
 
 
 # -- failures ----------------------------------------------------------------------------------------------------------
