@@ -30,7 +30,7 @@ from atomr_trio._wire.records.memory import (
     RELEASE_CHUNK,
     UNMAP_PEER,
 )
-from support import skip_without
+from support import ON_GPU, skip_without
 from support.sim_process import until
 
 CHUNK = 2 << 20
