@@ -155,6 +155,7 @@ class Walk:
 async def walk() -> str:
     """The walks of a launch and of a product: files and calls, the first and the third time; the third in full."""
     import numpy as np
+    import trio.testing
 
     import atomr_trio
 
@@ -171,6 +172,7 @@ async def walk() -> str:
         }
         for name, call in calls.items():
             for time in (1, 2, 3):
+                await trio.testing.wait_all_tasks_blocked(0.02)  # whether others are at work makes a difference
                 before = dev.statistics().lanes[0].submitted
                 walked = Walk(call(), lambda before=before: dev.statistics().lanes[0].submitted > before)
                 await walked
