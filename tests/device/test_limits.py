@@ -648,6 +648,7 @@ STOPPED = """
 import sys
 import time
 import numpy as np, trio, atomr_trio
+from atomr_trio._device.device import core_of
 from support.rogue import gated, until
 
 async def main():
