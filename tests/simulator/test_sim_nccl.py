@@ -383,3 +383,72 @@ except SymbolMissing as missing:
 """, [0])  # fmt: skip
     words = ["no error", "another rank has failed or is gone", "unknown status", ""]
     assert answer == [22809, *words, "ncclCommMemStats", [2, 29]]
+
+
+# Everything together --------------------------------------------------------------------------------------------------
+
+RANDOM = """
+import random
+random_ = random.Random(SEED)
+streams = [STREAM, stream(), stream()]
+n, T = 300, ncclDataType_t.ncclInt64
+mine = np.arange(n) * (RANK + 3) % 1009
+x, expected = [], []
+inputs = [np.arange(n) * (rank + 3) % 1009 for rank in range(RANKS)]
+
+def one(communicator, members, on):
+    source, target = device(mine, np.int64), device(np.full(n, -1), np.int64)
+    x.append(target)
+    kind, root = random_.randrange(4), random_.randrange(len(members))
+    theirs = [inputs[rank] for rank in members]
+    wanted = np.full(n, -1)
+    if kind == 0:
+        ncclAllReduce(source, target, n, T, ncclRedOp_t.ncclSum, communicator, on)
+        wanted = sum(theirs)
+    elif kind == 1:
+        ncclBroadcast(source, target, n, T, root, communicator, on)
+        wanted = theirs[root]
+    elif kind == 2:
+        ncclReduce(source, target, n, T, ncclRedOp_t.ncclMax, root, communicator, on)
+        if members[root] == RANK:
+            wanted = np.max(theirs, axis=0)
+    else:
+        place = members.index(RANK)
+        ncclGroupStart()
+        ncclSend(source, n, T, (place + 1) % len(members), communicator, on)
+        ncclRecv(target, n, T, (place - 1) % len(members), communicator, on)
+        ncclGroupEnd()
+        wanted = theirs[place - 1]
+    expected.append(wanted)
+
+pair = [0, 2] if RANK in (0, 2) else [1, 3]
+part = c_void_p()
+ncclCommSplit(comm, RANK % 2, RANK, part, None)
+for _ in range(60):
+    of_all = random_.random() < 0.5
+    grouped = random_.random() < 0.3
+    communicator, members = (comm, range(RANKS)) if of_all else (part, pair)
+    if grouped:
+        ncclGroupStart()
+    on = random_.randrange(3)
+    for _ in range(2):
+        one(communicator, list(members), streams[on])
+    if grouped:
+        ncclGroupEnd()
+tell(*(finish(each) for each in streams))
+tell([at for at, (place, wanted) in enumerate(zip(x, expected)) if (host(place, n, np.int64) != wanted).any()])
+ncclCommDestroy(part)
+"""
+
+
+@pytest.fixture(scope="module")
+def four() -> Iterator[Ranks]:
+    """Four processes, and their communicator `comm`."""
+    with Ranks(4) as started:
+        started.join()
+        yield started
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_random_programs_on_several_streams_and_communicators_end_with_the_right_numbers(seed: int, four: Ranks):
+    assert four.run(RANDOM.replace("SEED", str(seed))) == [[0, 0, 0, []]] * 4
