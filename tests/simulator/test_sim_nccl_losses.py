@@ -274,7 +274,10 @@ def test_calls_that_do_not_match_hang_until_an_abort(ranks: Ranks, name: str):
     )
 
 
-@pytest.mark.parametrize("name", MISMATCHES)
+@pytest.mark.parametrize(
+    "name",
+    ["operation", "root", *(pytest.param(name, marks=pytest.mark.sweep) for name in ("type", "count", "function"))],
+)
 def test_with_checks_calls_that_do_not_match_are_a_finding_that_names_both(tmp_path: Path, name: str):
     call, words = MISMATCHES[name]
     with Ranks(2, ATOMR_TRIO_SIM_CHECK="bounds", ATOMR_TRIO_SIM_CHECK_FOLDER=str(tmp_path)) as ranks:
