@@ -38,6 +38,7 @@ _NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
 _FEW_DESCRIPTORS = 1024
 _FEW_PROCESSES = 256
 _LITTLE_DISK = 256 << 20
+_FOR_SEVERAL_GPUS = ("nccl",)
 _SUPPORTED_MACHINES = ("x86_64", "aarch64")
 
 _SELF_TEST_SOURCE = """
@@ -129,11 +130,15 @@ def ask_libraries() -> list[dict[str, Any]]:
 def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
     """Print one line for each library; add advice for a missing one, if this machine has a use for it."""
     report.heading("libraries")
+    several = any(library.get("devices", 0) > 1 for library in libraries)
     for library in libraries:
         name = library["name"]
         if "missing" in library:
             if machine.needless(library["extra"]):
                 report.line(name, "not found, and not needed without a GPU")
+                continue
+            if name in _FOR_SEVERAL_GPUS and not several:
+                report.line(name, "not found, and not needed with one GPU")
                 continue
             report.line(name, "not found; looked at:")
             for place in library["looked"]:

@@ -13,7 +13,7 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from . import driver, nvjitlink, nvrtc
+from . import driver, nccl, nvjitlink, nvrtc
 from ._library import CudaError, Function, Library, LibraryMissing
 from ._tables import SIMULATED
 from .library_types import libraryPropertyType
@@ -43,6 +43,12 @@ def _nvjitlink_facts() -> dict[str, Any]:
     return {"version": f"{major.value}.{minor.value}"}
 
 
+def _nccl_facts() -> dict[str, Any]:
+    version = c_int()
+    nccl.ncclGetVersion(byref(version))
+    return {"version": nccl.version_text(version.value)}
+
+
 def _property_facts(get_property: Function) -> dict[str, Any]:
     """Return the version of a library that has a function for each part of it; no GPU is needed."""
     pieces = (libraryPropertyType.MAJOR_VERSION, libraryPropertyType.MINOR_VERSION, libraryPropertyType.PATCH_LEVEL)
@@ -66,7 +72,12 @@ _KNOWN: tuple[tuple[Library, Callable[[], dict[str, Any]]], ...] = (
     (driver.library, _driver_facts),
     (nvrtc.library, _nvrtc_facts),
     (nvjitlink.library, _nvjitlink_facts),
-    *((table.library, partial(_property_facts, _get_property(table))) for table in _tables_of(SIMULATED)),
+    (nccl.library, _nccl_facts),
+    *(
+        (table.library, partial(_property_facts, _get_property(table)))
+        for table in _tables_of(SIMULATED)
+        if table is not nccl
+    ),
 )
 
 

@@ -236,7 +236,7 @@ def is_sentinel(member: str, members: Mapping[str, int]) -> bool:
     """Whether an enumerator only counts or bounds the others: it moves with every version, and nobody passes it. One
     that is reserved may stand above it."""
     largest = max(value for name, value in members.items() if not name.endswith("_RESERVED"))
-    return members[member] == largest and re.search(r"_(MAX|END)$|_NUM_[A-Z_]+$", member) is not None
+    return members[member] == largest and re.search(r"_(MAX|END)$|_NUM_[A-Z_]+$|^ncclNum", member) is not None
 
 
 def check_enums(table: Table, facts: list[Facts]) -> Iterator[str]:

@@ -64,7 +64,7 @@ _C_LIBRARY = {
     "stdlib.h": "#include <stddef.h>\n",
     "stdio.h": "#include <stddef.h>\ntypedef struct _IO_FILE FILE;\n",
     "string.h": "#include <stddef.h>\n",
-    "limits.h": "",
+    "limits.h": "#define INT_MAX __INT_MAX__\n#define INT_MIN (-INT_MAX - 1)\n",
     "math.h": "",
 }
 
@@ -249,14 +249,15 @@ def constants(reader: Reader, current: Declarations, names: list[str]) -> dict[s
 
 
 def fetch(requirements: tuple[str, ...], folder: Path) -> list[Path]:
-    """The newest wheels that fit, one a requirement."""
+    """The wheels that fit, one a requirement: the one that is named, or the newest."""
     folder.mkdir(parents=True, exist_ok=True)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet"]
     wheels = []
     for requirement in requirements:
-        name = re.split(r"[<>=]", requirement)[0].replace("-", "_")
+        name, _, pinned = requirement.partition("==")
+        name = re.split(r"[<>]", name)[0].replace("-", "_")
         subprocess.run([*pip, "--no-deps", "--only-binary=:all:", "--dest", str(folder), requirement], check=True)
-        wheels.append(max(folder.glob(f"{name}-*.whl"), key=version))
+        wheels.append(max(folder.glob(f"{name}-{pinned or '*'}-*.whl"), key=version))
     return wheels
 
 

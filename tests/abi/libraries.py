@@ -98,6 +98,19 @@ LIBRARIES = {
         complete=r"curand(?!GenerateBinomial|\w+Method$)",  # no library exports the one; the other is internal
         majors=(10, 10),
     ),
+    "nccl": Header(
+        ("nccl.h",),
+        # The oldest and the newest version, and one between: the configuration has another layout in each.
+        {
+            "cu12": ("nvidia-nccl-cu12==2.21.5", "nvidia-cuda-runtime-cu12"),
+            "cu13-2.28": ("nvidia-nccl-cu13==2.28.9", "nvidia-cuda-runtime<14"),
+            "cu13": ("nvidia-nccl-cu13<3", "nvidia-cuda-runtime<14"),
+        },
+        # Not what the table leaves out by its own words, and not two deprecated functions.
+        complete=r"nccl(?!Mem|Comm(Register|Deregister|Window|InitAll|Suspend|Resume|Grow|GetUniqueId)|Win|Bcast"
+        r"|ResetDebugInit|(?!CommInit)\w+Config$|(Put|Wait)?Signal|GroupSimulateEnd|Param|SetEncryption)",
+        majors=(2, 2, 2),
+    ),
 }
 
 

@@ -768,6 +768,20 @@ def test_the_doctor_advises_nothing_that_a_machine_without_a_gpu_has_no_use_for(
     assert "cublas       not found, and not needed without a GPU" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_the_doctor_advises_what_only_several_gpus_need_where_there_are_several(monkeypatch, capsys, devices):
+    set_constant(monkeypatch, _library, "GPU_FILES", ("/",))
+    cuda = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "devices": devices}
+    nccl = {"name": "nccl", "missing": True, "looked": ["there"], "extra": "nccl-cu13", "override": "X"}
+    report = doctor.Report()
+    doctor.describe_libraries(report, [cuda, nccl])
+    printed = capsys.readouterr().out
+    assert ("nccl         not found, and not needed with one GPU" in printed) == (devices == 1)
+    assert ("there" in printed) == (devices == 2)
+    advice = 'Install nccl: pip install "atomr-trio[nccl-cu13]", or name its file in X.'
+    assert report.advice == ([advice] if devices == 2 else [])
+
+
 def test_the_doctor_says_what_works_where_the_driver_sees_no_gpu(monkeypatch):
     machine_without(monkeypatch)
     idle = {"name": "cuda", "version": "13.0", "path": "/lib/c.so", "found_by": "the system", "devices": 0}

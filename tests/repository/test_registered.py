@@ -28,6 +28,8 @@ MODULES = {
     if not each.ispkg
 }
 TABLES = {name: module for name, module in MODULES.items() if hasattr(module, "library")}
+UNUSED = {"nccl"}
+"""Libraries that are simulated, and that no engine uses yet."""
 
 
 def test_every_table_but_those_of_the_compilers_is_simulated():
@@ -45,7 +47,7 @@ def test_a_simulated_library_has_the_name_of_its_table_and_statuses_of_its_own(n
     describe_registered_statuses()
     assert TABLES[name].library.name == name
     assert importlib.import_module(f"atomr_sim.libraries.{name}.functions").counterpart.library is TABLES[name].library
-    assert name in status._TABLES
+    assert (name in status._TABLES) == (name not in UNUSED)
 
 
 @pytest.mark.parametrize("word", LIBRARIES)

@@ -13,7 +13,7 @@ from support import ROOT
 FILES = {".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"}
 FOLDERS = {".ci", "atomr_trio", "bindings", "docs", "tests"}
 EXTRA = re.compile(r"atomr-trio\[([^]{}]*)\]")
-NAMED_EXTRA = re.compile(r"""\bextra\w*=["'](\w+)["']|\binstall\(["'](\w+)["']\)""")
+NAMED_EXTRA = re.compile(r"""\bextra\w*=["']([\w-]+)["']|\binstall\(["'](\w+)["']\)""")
 
 
 def tracked() -> list[str]:

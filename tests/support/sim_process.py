@@ -184,9 +184,11 @@ def run_in_process(code: str, *, descriptors: tuple[int, ...] = (), check: bool 
 class Child:
     """A process that runs code which sees this module's names. It is talked with in lines, and killed in the end."""
 
-    def __init__(self, code: str, *, descriptors: tuple[int, ...] = ()) -> None:
+    def __init__(self, code: str, *, descriptors: tuple[int, ...] = (), **variables: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self._popen = subprocess.Popen(_command(code), env=child_environment(), pass_fds=descriptors, **pipes)
+        self._popen = subprocess.Popen(
+            _command(code), env=child_environment(**variables), pass_fds=descriptors, **pipes
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -206,6 +208,6 @@ class Child:
         """The next line that it prints; an empty one when it has ended."""
         return self._popen.stdout.readline().strip()
 
-    def tell(self) -> None:
-        """Let its next ``input()`` return."""
-        print(file=self._popen.stdin, flush=True)
+    def tell(self, line: str = "") -> None:
+        """Let its next ``input()`` return this line."""
+        print(line, file=self._popen.stdin, flush=True)
