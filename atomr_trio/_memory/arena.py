@@ -702,8 +702,14 @@ class Arena:
         return sorted(unused, key=lambda each: -each.size)
 
     def offer_unused(self) -> list[Chunk]:
-        """Set aside the existing empty chunks, which a worker that is short of memory may release."""
+        """Set aside the existing empty chunks, which a worker that is short of memory may release.
+
+        Of several, a small one stays: small arrays that are made meanwhile fit into it. Otherwise the arena would grow
+        each time, until it has reached its limit and has no room while the others are offered.
+        """
         chunks = [chunk for chunk in self.unused() if chunk.state is ChunkState.READY]
+        if len(chunks) > 1 and chunks[-1].size <= FIRST_CHUNK:
+            chunks.pop()
         for chunk in chunks:
             chunk.offered = True
             self._set_aside(chunk)

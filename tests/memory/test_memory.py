@@ -352,6 +352,20 @@ def test_nothing_is_allocated_in_a_chunk_that_is_offered():
     assert arena.allocate(FIRST_CHUNK).chunk is first.chunk
 
 
+def test_of_several_empty_chunks_a_small_one_is_not_offered():
+    """Small arrays that are made while the others are offered need no growth."""
+    arena = make_arena()
+    blocks = [arena.allocate(FIRST_CHUNK), arena.allocate(2 * FIRST_CHUNK)]
+    create_all(arena)
+    for block in blocks:
+        arena.free(block)
+    small, large = (block.chunk for block in blocks)
+    assert arena.offer_unused() == [large]
+    chunks = list(arena.chunks)
+    assert arena.allocate(4096).chunk is small
+    assert arena.chunks == chunks
+
+
 def test_only_existing_chunks_without_blocks_are_offered():
     arena = make_arena()
     blocks = [arena.allocate(64 * MIB << number) for number in range(4)]
