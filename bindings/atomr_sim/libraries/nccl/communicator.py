@@ -151,7 +151,7 @@ class Communicator:
         self.factors: dict[int, Factor] = {}
         self.sequence = 0
         """The number of collectives that it has run."""
-        self.launching = threading.Lock()
+        self.launching: threading.Lock = threading.Lock()
         """Held from the turn of a piece of work until it is in its stream."""
         self._id = b""
         self._shared: Shared | None = None
