@@ -88,7 +88,7 @@ def test_a_status_that_is_not_in_the_header_has_a_name_too():
 
 
 def test_a_function_that_an_older_library_lacks_is_told_with_the_version_that_has_it():
-    older = Library("nccl", sonames=("libc.so.6",), extra="nccl-cu13", describe=nccl.describe_status)
+    older = Library("older", sonames=("libc.so.6",), extra="nccl-cu13", describe=nccl.describe_status)
     revoke = older("ncclCommRevoke", c_void_p, c_int, since=nccl.ncclCommRevoke.since)
     with pytest.raises(SymbolMissing, match=r"no function ncclCommRevoke: it needs version 2\.28 or newer"):
         revoke(None, 0)
