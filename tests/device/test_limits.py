@@ -70,6 +70,7 @@ def imported() -> None:
 
 
 def descriptors() -> int:
+    """How many this process has. They may become fewer: what a device before has had is closed in a thread."""
     return len(os.listdir("/proc/self/fd"))
 
 
@@ -83,7 +84,8 @@ async def test_a_device_that_finds_too_few_descriptors_says_which_limit_it_is(op
     with trio.fail_after(60), full_table(free), pytest.raises(DeviceFailed, match=NOFILE):
         async with open_test_device():
             pass
-    assert (descriptors(), children()) == (before, alive)
+    assert children() == alive
+    assert descriptors() <= before
 
 
 CHILD = """
@@ -257,7 +259,7 @@ async def test_without_a_descriptor_nothing_is_loaded_recorded_or_pinned_and_not
                 await refused()
         await touch.launch(1, 32, x, 10)
         await graph.launch()
-    assert descriptors() == before
+    assert descriptors() <= before
     assert (await x.to_host()).tolist() == [3] * 10
     await x.copy_from(pinned)
     assert (await x.to_host()).tolist() == [3] * 10
@@ -314,7 +316,7 @@ async def test_a_restart_that_finds_no_descriptor_is_tried_again_until_it_does(o
                 assert dev.state is DeviceState.REBUILDING
             assert (await x.to_host()).tolist() == list(range(1000))
             assert dev.generation == 2
-            await until(lambda: descriptors() == before)  # the starts that have failed are reaped beside the program
+            await until(lambda: descriptors() <= before)  # the starts that have failed are reaped beside the program
 
 
 async def test_a_standby_takes_over_and_a_device_is_closed_without_a_descriptor(open_test_device):
@@ -329,7 +331,8 @@ async def test_a_standby_takes_over_and_a_device_is_closed_without_a_descriptor(
                 assert await next_generation(dev, 1) == 2
                 assert (await x.to_host()).tolist() == list(range(10))
                 await stack.aclose()
-    assert (descriptors(), children()) == (before, alive)
+    assert children() == alive
+    assert descriptors() <= before
 
 
 async def test_a_restart_that_never_finds_a_descriptor_ends_the_device_with_the_limit_in_its_words(
@@ -343,7 +346,8 @@ async def test_a_restart_that_never_finds_a_descriptor_ends_the_device_with_the_
                 leave_no_more(patch, table, 0)
                 kill_worker(dev)
                 await trio.sleep_forever()
-    assert (descriptors(), children()) == (before, alive)
+    assert children() == alive
+    assert descriptors() <= before
 
 
 async def test_a_restart_waits_for_descriptors_with_variables_of_modules_to_place(open_test_device, monkeypatch):
