@@ -95,8 +95,8 @@ def exists(array: DeviceArray) -> bool:
     return block.lost is not None or (block.recipe is None and block.chunk.descriptor >= 0)
 
 
-async def prepare(device: DeviceCore, array: DeviceArray) -> None:
-    """Make the memory of another device's array exist before a device uses it.
+async def prepare(array: DeviceArray) -> None:
+    """Make the memory of an array exist before another device uses it.
 
     Raises what a command of its own device raises that reads it.
     """

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from .._memory.arena import Block, Chunk, ChunkState
 from .._memory.peers import PeerBlock, PeerChunk, accounts, drop_accounts, home_of
@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from .._values.errors import DeviceError
     from .generation import Generation
     from .group import Group
-
-WHY_BUSY: Final = (
-    "{operation} works on memory that another device of the group still uses: use the awaited form, which waits for "
-    "that, or flush the other device's batch first"
-)
 
 
 class Wish:

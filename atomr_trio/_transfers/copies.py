@@ -196,7 +196,7 @@ async def copy_on_device(source: DeviceArray, target: DeviceArray) -> None:
         check_of_group(device, source)
         requests = None
         if source.size and why_out_of_reach(device, source) is None:
-            await prepare(device, source)
+            await prepare(source)
             requests = plan_copy(source, target, account=block_of(device, source))
     if requests is None:
         await _through_host(source, target)

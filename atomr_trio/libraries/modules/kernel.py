@@ -297,7 +297,7 @@ class Kernel(metaclass=NoPublicConstructor):
         for array in arrays_among(arguments):
             if array._storage.device is not device:
                 check_operand(device, array)
-                await prepare(device, array)
+                await prepare(array)
             await array._storage.placed()
 
     def _begin_nowait(self, request: LaunchRequest) -> None:
