@@ -77,7 +77,7 @@ GROUP_ENTRIES = 32
 """With so many entries of the stream's queue a group is full. Room is seen to be free only at the end of a group: the
 GPU would have nothing to do when it waits for one that takes all the room that there is."""
 _LAUNCHES = "launches"
-MUCH_ROOM = 4 * GROUP_LIMIT
+MUCH_ROOM = 2 * GROUP_LIMIT
 """Commands that must fit into a stream that was full before the loop's thread goes on: many at once, not one by one."""
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
