@@ -344,7 +344,8 @@ class Worker:
                 self._work.wait()
 
     def _look(self) -> bool:
-        """Ask busy streams for faults, and wake the parent if it sleeps and a ticket came; whether anything is busy."""
+        """Wake the parent if it sleeps and a ticket came, and ask busy streams for faults; whether anything is busy."""
+        self._tell_parent()  # first: the driver takes some time to answer
         busy, now = False, time.perf_counter()
         asks = now >= self._query_at and not self.poisoned
         if asks:
@@ -354,7 +355,6 @@ class Worker:
                 busy = True
                 if asks:
                     self._query(lane)
-        self._tell_parent()
         if not busy and self.prints and self._printed and not self.poisoned:
             self._printed = False
             self._flush_wanted.set()

@@ -1,4 +1,4 @@
-"""What the loop's thread does while a lane is full: it waits for room, and takes the records of other lanes meanwhile."""
+"""What the loop's thread does while a lane is full: it waits for room, and takes other lanes' records meanwhile."""
 
 from __future__ import annotations
 
@@ -139,7 +139,8 @@ def test_a_later_wait_goes_on_where_the_last_one_stopped_and_leaves_what_that_ha
     bench.turns = [bench.make_room]
     assert bench.wait(first)
     bench.lanes[OTHER].room = False
-    bench.send(FULL), bench.send(OTHER)  # behind one of the other lane that was not read yet
+    bench.send(FULL)
+    bench.send(OTHER)  # behind one of its lane that was not read yet
     free = bench.send(THIRD)
     bench.turns = [lambda: bench.make_room(OTHER)]
     assert bench.wait(left, OTHER)

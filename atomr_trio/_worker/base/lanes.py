@@ -2,7 +2,8 @@
 
 A lane is one CUDA stream with a counter in the timeline page. The loop thread runs a command at once when it only
 enqueues, the lane has nothing waiting and not too much unfinished, and every ticket it waits for is already submitted.
-Otherwise the command joins the lane's queue, which a thread of the lane serves in order. Waiting for another lane is an
+Otherwise the command joins the lane's queue, which a thread of the lane serves in order; but where nothing is missing
+but room, and the call is ready, the loop thread waits for that (``full_lane.py``). Waiting for another lane is an
 event on that lane's stream, recorded there once for all who wait for the same ticket or an earlier one.
 A command names the lanes that it waits for by themselves, not by number: one that is closed meanwhile, and whose number
 may be another's by then, is still there for it.
