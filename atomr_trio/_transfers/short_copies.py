@@ -382,6 +382,9 @@ class ShortCopy:
                 continue
             self._looks = False  # there is nothing more to wait for, or it takes long
             settler.end_looking(self, path.way.lane)
+        if self._looks and self._ended == self._begun:  # all were settled together, by this task or by another one
+            self._looks = False
+            settler.end_looking()
         if self._error is not None:
             raise self._error
 
