@@ -36,11 +36,11 @@ BENCHMARKS: Final[dict[str, tuple[str, float]]] = {
     "speed": ("speed.py", 0.5),
     "verbs": ("verb_costs.py", 0.5),
     "recovery": ("recovery.py", 0.3),
-    "holding": ("holding.py", 0.3),
-    "nvrtc": ("nvrtc.py", 0.3),
-    "blas": ("blas.py", 0.3),
-    "fft": ("fft.py", 0.3),
-    "random": ("random_numbers.py", 0.3),
+    "holding": ("holding.py", 0.15),
+    "nvrtc": ("nvrtc.py", 0.15),
+    "blas": ("blas.py", 0.2),
+    "fft": ("fft.py", 0.2),
+    "random": ("random_numbers.py", 0.2),
     "peers": ("peers.py", 0.3),
 }
 """The programs, and the share of their repetitions that is done: all together take at most eight minutes."""
