@@ -91,7 +91,7 @@ def copy_name(direction: str, host: Host | Literal["strided"], nbytes: int) -> s
 
 
 LARGEST: Final = 256 * MIB
-"""Copies of so many bytes are made in one way alone: to make both ends ready takes seconds in each process."""
+"""Copies of so many bytes are not made of pinned memory: to make both ends ready takes seconds in each process."""
 
 
 def _copies(sizes: tuple[int, ...], strided: tuple[int, ...]) -> Iterator[Work]:
@@ -99,8 +99,7 @@ def _copies(sizes: tuple[int, ...], strided: tuple[int, ...]) -> Iterator[Work]:
         for host in ("pageable", "pinned") if nbytes < LARGEST else ("pageable",):
             for direction in ("in", "out"):
                 yield Work("copy", copy_name(direction, host, nbytes), nbytes, host)
-        if nbytes < LARGEST:
-            yield Work("copy", copy_name("out", "new array", nbytes), nbytes, "new array")
+        yield Work("copy", copy_name("out", "new array", nbytes), nbytes, "new array")
     for nbytes in strided:
         for direction in ("in", "out"):
             yield Work("strided", copy_name(direction, "strided", nbytes), nbytes)
