@@ -8,7 +8,9 @@ when their turn comes.
 
 Lanes may overtake each other anyway: what one needs of another is among the waits of its record. A record of the worker
 itself, or one that comes by the socket, is overtaken by none. If there is one, or if the ring is full and nobody knows
-what waits behind it, the call goes to its lane's queue, and the records behind it are read as they come.
+what waits behind it, the call goes to its lane's queue, and the records behind it are read as they come. So it is, too,
+if nothing has finished on the lane for `STALLED_SECONDS`: what takes so long gains nothing, and the user's process
+takes a worker for stopped that reads nothing at all.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from .._wire.protocol import (
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
 from .base.lanes import Lane
 
+STALLED_SECONDS = 0.05
 _OF_NO_LANE = (CONTROL_LANE, SOCKET_LANE)
 
 
@@ -74,7 +77,8 @@ class FullLane:
         if number > self._seen:
             self._seen, self._left = number, {lane.index}
         words, clock = self._words, time.perf_counter
-        until = clock() + self._patience
+        now = clock()
+        until, stalled, finished = now + self._patience, now + STALLED_SECONDS, lane.finished
         while not lane.has_much_room(ticket):
             if (
                 not lane.needs_room_alone(ticket)
@@ -84,7 +88,12 @@ class FullLane:
                 return False
             lane.sign_for_room()
             self._turn()
-            if clock() > until:
+            now = clock()
+            if lane.finished != finished:
+                stalled, finished = now + STALLED_SECONDS, lane.finished
+            elif now >= stalled:
+                return False
+            if now > until:
                 time.sleep(self._period)
         return True
 

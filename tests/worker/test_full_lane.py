@@ -19,6 +19,7 @@ from atomr_trio._wire.protocol import (
     encode_wait,
 )
 from atomr_trio._wire.ring import NUMBER, SLOTS, Ring
+from atomr_trio._worker import full_lane
 from atomr_trio._worker.full_lane import FullLane
 from support.rogue import gated
 
@@ -31,6 +32,7 @@ class Place:
     def __init__(self, index: int, *, submitted: int = 0) -> None:
         self.index = index
         self.submitted = submitted
+        self.finished = 0
         self.room = self.alone = True
         self.signs = 0
 
@@ -184,6 +186,18 @@ def test_a_lane_that_has_other_reasons_than_room_is_not_waited_for(bench):
     bench.send(OTHER)
     assert not bench.wait(first)
     assert not bench.taken
+
+
+def test_a_lane_on_which_nothing_finishes_is_not_waited_for(bench, monkeypatch):
+    monkeypatch.setattr(full_lane, "STALLED_SECONDS", 0.0)
+    first = bench.send(FULL)
+
+    def finish() -> None:
+        bench.lanes[FULL].finished += 1
+
+    bench.turns = [finish, finish, nothing, bench.make_room]
+    assert not bench.wait(first)
+    assert bench.turns == [bench.make_room]
 
 
 def test_a_record_that_went_astray_is_not_taken(bench):
