@@ -26,6 +26,7 @@
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
+#   make plain   the blocking forms of the public classes, from the declarations of the awaited ones
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
 #   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
@@ -88,7 +89,7 @@ bench-peers: PROGRAM := peers.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants native abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -168,6 +169,9 @@ registered: $(VENV)/.dev-ready
 
 constants: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES)" $(RUN) -P tests/support/constants.py
+
+plain: $(VENV)/.dev-ready
+	PYTHONPATH="$(SOURCES):$(CURDIR)/tests" $(RUN) -P -m support.plain
 
 native: $(VENV)/.dev-ready
 	PYTHONPATH="$(SOURCES):$(CURDIR)/tests" $(RUN) -P -m support.native.make

@@ -13,6 +13,7 @@ The folders, in the order in which they can be read:
 - ``_calls/``: verbs of the libraries, awaited and in a batch; the short way of an ordinary launch into the ring;
 - ``libraries/``: what a user calls, one folder for each library;
 - ``_device/``: the device that outlives its workers, and how it is opened, supervised and closed;
+- ``plain/``: the same verbs for programs without trio, blocking;
 - ``_worker/``: the other side of the process boundary;
 - ``testing/``: for tests of programs that use all this. Nothing else imports it.
 
@@ -134,6 +135,7 @@ if TYPE_CHECKING:
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
     from .libraries.random.generator import RandomGenerator as RandomGenerator
     from .libraries.registered import *
+    from .plain._faces.starts import start as start, start_devices as start_devices
 
 __version__ = "0.1.0"
 
@@ -218,6 +220,7 @@ _HOMES = {
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
     "libraries.random.generator": ("RandomGenerator",),
+    "plain._faces.starts": ("start", "start_devices"),
 }
 
 _HOME_OF = {name: home for home, names in (_HOMES | _LIBRARIES).items() for name in names}

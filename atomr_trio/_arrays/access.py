@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Final, final
+from typing import Final, Protocol, final
 
 from .._values.errors import InvalidArgument
 from .._wire.protocol import Role
 from .arrays import DeviceArray
+
+
+class ArrayForm(Protocol):
+    """An array of the blocking face (`atomr_trio.plain`), which stands for the one that it holds."""
+
+    @property
+    def awaited(self) -> DeviceArray:
+        """The array."""
 
 
 class Marked:
@@ -21,11 +29,11 @@ class Marked:
     strided: bool
     """True if the kernel knows that the array is not C-contiguous."""
 
-    def __init__(self, array: DeviceArray | Marked, role: Role | None, *, strided: bool = False) -> None:
+    def __init__(self, array: DeviceArray | ArrayForm | Marked, role: Role | None, *, strided: bool = False) -> None:
         inner = array if isinstance(array, Marked) else None
         if inner is not None and role is not None and inner.role not in (None, role):
             raise InvalidArgument(f"the array has another mark already: {array!r}", advice="give it one of them.")
-        bare: object = array if inner is None else inner.array
+        bare: object = getattr(array, "awaited", array) if inner is None else inner.array
         if not isinstance(bare, DeviceArray):
             raise InvalidArgument(f"expected a device array, not {type(bare).__name__}")
         self.array = bare
@@ -65,7 +73,7 @@ class Strided(Marked):
     __slots__ = ()
 
 
-def read_only(array: DeviceArray | Strided) -> ReadOnly:
+def read_only(array: DeviceArray | ArrayForm | Strided) -> ReadOnly:
     """Declare that a kernel only reads `array`, an argument of its launch of any shape and dtype.
 
     Such an array survives a fault in the kernel, and kernels that read it may run beside copies of it. It is a promise:
@@ -77,7 +85,7 @@ def read_only(array: DeviceArray | Strided) -> ReadOnly:
     return ReadOnly(array, Role.READ)
 
 
-def writes(array: DeviceArray | Strided) -> Writes:
+def writes(array: DeviceArray | ArrayForm | Strided) -> Writes:
     """Declare that a kernel reads and writes `array`, an argument of its launch of any shape and dtype.
 
     That is what is assumed of every array, except where the kernel's PTX proves that it is only read
@@ -88,7 +96,7 @@ def writes(array: DeviceArray | Strided) -> Writes:
     return Writes(array, Role.WRITE)
 
 
-def overwrites(array: DeviceArray | Strided) -> Overwrites:
+def overwrites(array: DeviceArray | ArrayForm | Strided) -> Overwrites:
     """Declare that a kernel writes every element of `array`, an argument, and reads none. The array may be torn.
 
     Raises `InvalidArgument` for anything but a device array, and for one with another mark.
@@ -96,7 +104,7 @@ def overwrites(array: DeviceArray | Strided) -> Overwrites:
     return Overwrites(array, Role.OVERWRITE)
 
 
-def strided(array: DeviceArray | ReadOnly | Writes | Overwrites) -> Marked:
+def strided(array: DeviceArray | ArrayForm | ReadOnly | Writes | Overwrites) -> Marked:
     """Declare that a kernel knows the strides of `array`, an argument, for example of a transposed view or a column.
 
     A pointer leads to the first element, and C++ takes the next ones to lie right behind it. So an array of any shape

@@ -29,7 +29,7 @@ from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, Launchable, LaunchOwner, Operand
 from .._memory.arena import Block, ChunkState, Recipe, Ticket
 from .._memory.peers import PeerBlock
-from .._supervision.home import this_thread
+from .._supervision.home import who_may_call
 from .._supervision.mailbox import Mailbox
 from .._transfers.transfers import Transfers
 from .._values.errors import DeviceError
@@ -134,7 +134,7 @@ class LaunchPath:
         self.generation: Generation = generation
         self.sender: Sender = generation.sender
         self.book: LaneBook = book
-        self.here: Callable[[], bool] = this_thread()
+        self.here: Callable[[], bool] = who_may_call()
         self.limit: int = limit
         """The most unfinished commands of the lane."""
         self.token: int = generation.token + book.index

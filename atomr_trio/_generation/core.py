@@ -18,6 +18,7 @@ from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar, final
 
 import attrs
 import trio
+from trio.lowlevel import in_trio_task
 
 from .._memory.arena import MAX_CHUNKS
 from .._supervision.home import Home
@@ -219,7 +220,7 @@ class DeviceCore:
     def check_running(self) -> None:
         """Raise `trio.WouldBlock` unless requests can be taken right now."""
         self.check_open()
-        if self.recording and trio.lowlevel.current_task() in self.recording:
+        if self.recording and in_trio_task() and trio.lowlevel.current_task() in self.recording:
             raise InvalidArgument("launch_nowait cannot be captured: call launch of the recorder", device=self.index)
         if self.state is not DeviceState.RUNNING:
             raise trio.WouldBlock(BEING_REBUILT)

@@ -16,10 +16,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import trio
-from trio.lowlevel import in_trio_task
+from trio.lowlevel import in_trio_run, in_trio_task
 
 from .._values.errors import DeviceError, OutsideRun, fresh
 
@@ -37,6 +37,18 @@ def this_thread() -> Callable[[], bool]:
     # Called for each launch: it takes a third of the time of comparing `get_ident`, which makes an int.
     is_owned: Callable[[], bool] = lock._is_owned  # type: ignore[attr-defined]
     return is_owned
+
+
+HELD: Final[trio.lowlevel.RunVar[Callable[[], bool] | None]] = trio.lowlevel.RunVar("atomr_trio.turn", None)
+"""Set by a run that lends its turn to other threads: a function that tells whether the caller has it."""
+
+
+def who_may_call() -> Callable[[], bool]:
+    """Return a function that tells whether it is called where the current run's devices may be used.
+
+    That is in the thread of the run, or, if the run lends its turn, in the thread that has it.
+    """
+    return (HELD.get() if in_trio_run() else None) or this_thread()
 
 
 class Resident(Protocol):
@@ -61,8 +73,8 @@ class Home(trio.abc.Instrument):
 
     def __init__(self, device: Resident) -> None:
         self._device = device
-        self.here: Callable[[], bool] = this_thread()
-        """True if the caller is in the device's thread."""
+        self.here: Callable[[], bool] = who_may_call()
+        """True if the caller is in the device's thread, or in the one that its run has lent its turn to."""
         self._thread_name = threading.current_thread().name
         self.over: bool = False
         """True once the run has ended."""

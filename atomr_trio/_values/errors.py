@@ -330,13 +330,14 @@ class OutsideRun(RequestError, RuntimeError):
 
     A device belongs to one thread and to the trio run in it. Call verbs without await in that thread, and awaited verbs
     in a task of that run. Another thread, another run, and a task of asyncio are refused.
+    The blocking verbs of `start` may be called in every thread, but not in a task of trio, which they would block.
     When that run has ended, or the device was closed, the error is `DeviceClosed`; after a fork `DeviceFailed`.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "caller", "thread", "home")
 
     caller: str | None
-    """The place that the call came from: "another thread", "another trio run", "asyncio", or "no task"."""
+    """The place of the call: "another thread", "another trio run", "asyncio", "no task", or "the device's own run"."""
     thread: str | None
     """The name of the thread that the call came from."""
     home: str | None

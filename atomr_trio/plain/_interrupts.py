@@ -1,0 +1,64 @@
+"""Ctrl-C in a program without trio: never in the middle of a change of a device's state, and never lost.
+
+A verb that only enqueues runs in the caller's thread, and Python raises `KeyboardInterrupt` in the main thread between
+any two instructions. Half a record in the ring would cost the device. So while devices are open, this file's handler
+stands in the place of Python's own; trio does the same for its runs. It looks at the frames that are running: in those
+of `guarded` functions it only notes the signal, and `raise_noted` raises it when they have returned. Elsewhere it
+raises `KeyboardInterrupt` as Python does. A handler of the program's own is left alone; it should not raise.
+"""
+
+from __future__ import annotations
+
+import importlib
+import signal
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType
+from typing import Any, Final, TypeVar
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_guarded: Final[set[CodeType]] = set()
+_main: Final = threading.main_thread
+_DEFAULT: Final = signal.default_int_handler
+_SIGINT: Final = int(signal.SIGINT)
+_handler_of: Final[Callable[[int], object]] = importlib.import_module("_signal").getsignal
+"""Returns the handler of a signal. The function of `signal` looks for it among its enumeration first, for 2 us."""
+_is_noted = False
+
+
+def guarded(function: Function) -> Function:
+    """Mark a function that no `KeyboardInterrupt` may cut off. Its caller calls `raise_noted` behind it."""
+    _guarded.add(function.__code__)
+    return function
+
+
+def take_over() -> None:
+    """Put this file's handler in the place of Python's, if that is there and this is the main thread."""
+    # Asked for every call: Jupyter puts Python's handler back before every cell.
+    if _handler_of(_SIGINT) is _DEFAULT and threading.current_thread() is _main():
+        signal.signal(signal.SIGINT, _handle)
+
+
+def give_back() -> None:
+    """Put Python's handler back, if nobody has taken the place since. In another thread, do nothing."""
+    if _handler_of(_SIGINT) is _handle and threading.current_thread() is _main():
+        signal.signal(signal.SIGINT, _DEFAULT)
+
+
+def raise_noted() -> None:
+    """Raise the `KeyboardInterrupt` that came in a guarded function."""
+    global _is_noted
+    if _is_noted and threading.current_thread() is _main():
+        _is_noted = False
+        raise KeyboardInterrupt
+
+
+def _handle(_number: int, frame: FrameType | None) -> None:
+    global _is_noted
+    while frame is not None:
+        if frame.f_code in _guarded:
+            _is_noted = True
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt

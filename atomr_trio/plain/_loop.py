@@ -1,0 +1,418 @@
+"""The trio run of one `start`, in a thread of its own, and the calls that other threads make in it.
+
+A blocking call is handed to the run, which makes a system task of it, in the context of the caller; the caller waits on
+a queue. That is one crossing of threads each way. A call is settled exactly once: by its task, by its cancellation
+before it has begun, or by the end of the run, which settles all that are left.
+
+When the caller is interrupted (`KeyboardInterrupt`), its call is cancelled, like an awaited verb whose scope is. It
+waits until that is done: memory of the caller is not touched any more then. Every verb ends soon after that.
+
+Nothing here waits for a run without a bound, and the thread is a daemon, so that an interpreter always ends. The run's
+thread starts the workers, and they end with it: it is the thread that has to live, not the one that called `start`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import contextvars
+import os
+import queue
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+import outcome
+import trio
+
+from .._supervision.home import HELD
+from .._values.errors import AtomrInternalError, DeviceClosed, DeviceError, DeviceFailed, OutsideRun, fresh
+from .._values.util import Living, known
+from ._interrupts import give_back, guarded, raise_noted, take_over
+from ._turn import Turn
+
+SECONDS_AT_EXIT: Final = 30.0
+"""The longest that an interpreter waits at its exit for one device to close, in seconds: far above what is usual."""
+
+_LOOK_AGAIN: Final = 0.05
+"""Seconds after which a thread looks for the end of its call again, should an interrupt have hidden it."""
+_CLOSED: Final = "the device was closed"
+_USE_THE_AWAITED = "await the verb of the awaited face (`dev.awaited`), which this task may use"
+_OPEN_ONE = (
+    "in a program of trio open the device by `async with atomr_trio.open_device()`, or make the call in a thread, "
+    "`await trio.to_thread.run_sync(verb, ...)`"
+)
+
+
+Ask = Callable[..., Awaitable[Any]]
+"""Has the caller's thread call a function; see `Call.ask`."""
+
+
+class Call:
+    """One call, from the thread that makes it to its end in the run."""
+
+    __slots__ = ("_arguments", "_context", "_function", "_keywords", "_loop", "_scope", "_tell", "outcome")
+
+    def __init__(
+        self,
+        loop: Loop,
+        function: Callable[..., Awaitable[Any]],
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+        tell: Callable[[Callable[[], None] | None], object],
+    ) -> None:
+        """Prepare it. `tell` is called in the run's thread: with a job for the caller, and with None at the end."""
+        self._loop = loop
+        self._function = function
+        self._arguments = arguments
+        self._keywords = keywords
+        self._tell = tell
+        self._context = contextvars.copy_context()
+        self._scope: trio.CancelScope | None = None
+        self.outcome: outcome.Outcome[Any] | None = None
+        """How it ended; None as long as it has not."""
+
+    def begin(self) -> None:
+        """Start its task. Called in the run's thread."""
+        if self.outcome is None:
+            self._scope = trio.CancelScope()
+            try:
+                trio.lowlevel.spawn_system_task(self._run, context=self._context)
+            except RuntimeError:  # the run is about to end
+                self.settle(outcome.Error(self._loop.error()))
+
+    def cancel(self) -> None:
+        """Cancel it, or settle it if it has not begun. Called in the run's thread."""
+        if self._scope is not None:
+            self._scope.cancel(reason="the thread that waits was interrupted")
+        else:
+            self.settle(outcome.Error(KeyboardInterrupt()))
+
+    def settle(self, end: outcome.Outcome[Any]) -> None:
+        """End it. Only the first end counts."""
+        if self.outcome is None:
+            self.outcome = end
+            self._loop.calls.discard(self)
+            self._tell(None)
+
+    async def _run(self) -> None:
+        end: outcome.Outcome[Any] | None = None
+        try:
+            with known(self._scope, "it has begun"):
+                end = await outcome.acapture(self._function, *self._arguments, **self._keywords)
+                if isinstance(end, outcome.Error) and isinstance(end.error, trio.Cancelled):
+                    caught, end = end.error, None
+                    raise caught
+        except trio.Cancelled:  # of the run: the device has ended
+            self.settle(outcome.Error(self._loop.error()))
+            raise
+        finally:
+            if end is not None:
+                self.settle(end)
+        if end is None:
+            self.settle(outcome.Error(KeyboardInterrupt()))
+
+    async def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Have the caller's thread call a function, and return what it returns. Awaited by the task of this call."""
+        answered = trio.Event()
+        answers: list[outcome.Outcome[Any]] = []
+
+        def job() -> None:
+            answers.append(outcome.capture(function, *arguments))
+            self._loop.post(answered.set)
+
+        self._tell(job)
+        await answered.wait()
+        return answers[0].unwrap()
+
+
+class Loop:
+    """The thread and the trio run of one `start`."""
+
+    def __init__(self, opening: Callable[[], AbstractAsyncContextManager[Any]], name: str) -> None:
+        self._opening = opening
+        self.calls: set[Call] = set()
+        """Those that have not ended."""
+        self.face: Any = None
+        """The awaited face: a `Device` or `Devices`."""
+        self.is_over: bool = False
+        """True once the run has ended, and in a forked child."""
+        self.failure: BaseException | None = None
+        """The error that the run ended with."""
+        self._process = os.getpid()
+        self._turn: Turn | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._scope = trio.CancelScope()
+        self._closing: trio.Event | None = None
+        self._opened = threading.Event()
+        self._ended = threading.Event()
+        self.thread: threading.Thread = threading.Thread(target=self._main, name=name, daemon=True)
+        """The run's thread."""
+
+    # --- its life -----------------------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Start the run, and wait until the device is open. Raises the error of opening it."""
+        self._check_place()
+        _loops.add(self)
+        take_over()
+        try:
+            _start(self.thread)
+            raise_noted()
+            self._opened.wait()
+        except BaseException:
+            if self.thread.ident is not None:
+                self._abandon()
+                _uninterrupted(self._ended)
+            raise
+        if self.face is None:
+            raise known(self.failure, "it has ended without a device")
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._serve)
+        except BaseException as error:
+            self.failure = error
+        finally:
+            self.is_over = True
+            _loops.discard(self)
+            self._settle_all()
+            self._opened.set()
+            self._ended.set()
+
+    async def _serve(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._closing = trio.Event()
+        self._turn = Turn(lambda: bool(self.calls))
+        HELD.set(self._turn.held)
+        with self._scope:
+            async with self._opening() as face:
+                self.face = face
+                self._opened.set()
+                await self._closing.wait()
+
+    def _settle_all(self) -> None:
+        for call in list(self.calls):
+            call.settle(outcome.Error(self.error()))
+
+    def _settle_if_over(self) -> None:
+        if self.is_over:  # it has ended meanwhile, and did not see the call
+            self._settle_all()
+
+    def begin_close(self) -> None:
+        """Begin to close the device. In any thread, at any time; waits for nothing."""
+        if not self.is_over and self._closing is not None:
+            self.post(self._closing.set)
+
+    def _abandon(self) -> None:
+        """Close it, whether it is open yet or not."""
+        while self._token is None and not self._ended.wait(0.001):
+            pass  # the run begins next
+        self.begin_close()
+        if self.face is None:
+            self.post(self._scope.cancel)
+
+    def close(self, seconds: float | None = None) -> None:
+        """Close the device, and wait until its worker is gone; at most `seconds`, if they are given.
+
+        Raises `DeviceFailed` if the supervision has given the device up, once.
+        """
+        if os.getpid() != self._process:
+            raise self.error()
+        self._check_place()
+        self.begin_close()
+        if seconds is None:
+            _uninterrupted(self._ended)
+            self.thread.join()
+        elif self._ended.wait(seconds):
+            self.thread.join(seconds)
+        if not any(_loops):
+            give_back()
+        failure, self.failure = self.failure, None
+        if failure is not None:
+            raise failure
+
+    def forget_in_child(self) -> None:
+        """End it in a forked child: the thread is the parent's. Every call gets the error of the device there."""
+        self.is_over = True
+        self.calls.clear()
+
+    # --- calls --------------------------------------------------------------------------------------------------------
+
+    def error(self) -> BaseException:
+        """Return the error of a call that comes too late."""
+        if os.getpid() != self._process:
+            return DeviceFailed(
+                "this process was forked from the one that opened the device",
+                advice="open the device in the child, or start children with the spawn method",
+            )
+        ended = _end_of(self.face)
+        if ended is not None:
+            return fresh(ended)
+        if isinstance(self.failure, DeviceError):
+            return fresh(self.failure)
+        if self.failure is not None:
+            error = AtomrInternalError("the run of the device has ended with an error")
+            error.__cause__ = self.failure
+            return error
+        return DeviceClosed(_CLOSED)
+
+    def _check_place(self) -> None:
+        """Raise `OutsideRun` where a blocking call could never end: in the run itself, and in a task of trio."""
+        is_own = self._turn is not None and self._turn.held()
+        if not is_own and not trio.lowlevel.in_trio_task():
+            return
+        raise OutsideRun(
+            "a blocking call came from inside of the run that it would wait for"
+            if is_own
+            else "a blocking call came from a task of trio, which it would block with all other tasks",
+            caller="the device's own run" if is_own else "another trio run",
+            thread=threading.current_thread().name,
+            home=self.thread.name,
+            advice=_USE_THE_AWAITED if is_own else _OPEN_ONE,
+        )
+
+    def post(self, function: Callable[[], object]) -> bool:
+        """Have the run's thread call a function soon. Returns false if the run has ended."""
+        try:
+            known(self._token, "the run has begun").run_sync_soon(function)
+        except trio.RunFinishedError:
+            return False
+        return True
+
+    def wait(
+        self, function: Callable[..., Awaitable[Any]], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Await a function in the run, and return its result.
+
+        Raises what it raises; `OutsideRun` in a task of trio; the error of the device's end, once the run has ended.
+        """
+        self._check_place()
+        take_over()
+        box: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        return self._waited(Call(self, function, arguments, keywords, box.put), box)
+
+    def wait_asking(self, function: Callable[[Ask], Awaitable[Any]]) -> Any:
+        """Await a function in the run, which may have this thread call functions meanwhile. Raises as `wait` does."""
+        self._check_place()
+        take_over()
+        box: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        calls: list[Call] = []
+
+        async def asking() -> Any:
+            return await function(calls[0].ask)
+
+        calls.append(Call(self, asking, (), {}, box.put))
+        return self._waited(calls[0], box)
+
+    def _waited(self, call: Call, box: queue.SimpleQueue[Callable[[], None] | None]) -> Any:
+        try:
+            self.begin(call)
+            while (job := box.get()) is not None:
+                job()
+        except BaseException:
+            _settled(call, box, self.post)
+            raise
+        end = known(call.outcome, "its end was told")
+        try:
+            return end.unwrap()
+        finally:
+            del call, end  # or the traceback of an error would hold what it holds
+
+    def begin(self, call: Call) -> None:
+        """Hand a call to the run. It is settled in any case."""
+        self.calls.add(call)
+        if self._turn is not None:
+            self._turn.hurry()
+        if self.is_over or not self.post(call.begin):
+            call.settle(outcome.Error(self.error()))
+        else:
+            self._settle_if_over()
+
+    def at_once(self, verb: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Call a verb without await: in the caller's thread, with the turn of the run. Raises as `wait` does."""
+        if self.is_over:
+            return verb(*arguments, **keywords)  # it raises the error of the end, if it uses the device
+        turn = known(self._turn, "the device is open")
+        if turn.held():
+            return verb(*arguments, **keywords)
+        self._check_place()
+        if not turn.is_taken:
+            return self.wait(_awaited(verb), arguments, keywords)
+        take_over()
+        try:
+            return turn.run(verb, arguments, keywords)
+        finally:
+            raise_noted()
+
+
+def _settled(call: Call, box: queue.SimpleQueue[Callable[[], None] | None], post: Callable[..., bool]) -> None:
+    """Cancel a call, and wait for its end, whatever interrupts this."""
+    is_told = False
+    while call.outcome is None:
+        with contextlib.suppress(KeyboardInterrupt, queue.Empty):
+            if not is_told:
+                post(call.cancel)  # if the run has ended, that settles the call
+                is_told = True
+            box.get(timeout=_LOOK_AGAIN)
+
+
+@guarded
+def _start(thread: threading.Thread) -> None:
+    thread.start()
+
+
+def _uninterrupted(event: threading.Event) -> None:
+    """Wait for an event; an interrupt is raised when it has come."""
+    interrupt: KeyboardInterrupt | None = None
+    while not event.is_set():
+        try:
+            event.wait()
+        except KeyboardInterrupt as caught:
+            interrupt = caught
+    if interrupt is not None:
+        raise interrupt
+
+
+def _awaited(verb: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
+    async def call(*arguments: Any, **keywords: Any) -> Any:
+        return verb(*arguments, **keywords)
+
+    return call
+
+
+def _end_of(face: Any) -> DeviceError | None:
+    """Return the error of a device's end, or that of the first one of a group; None while one takes requests."""
+    if face is None:
+        return None
+    cores = [each._core for each in (face if hasattr(face, "alive") else [face])]
+    ends = [core.ended for core in cores if core.ended is not None]
+    return ends[0] if len(ends) == len(cores) else None
+
+
+# --- the end of the process -------------------------------------------------------------------------------------------
+
+_loops: Final[Living[Loop]] = Living()
+"""The loops of this process that have not ended."""
+
+
+def _close_all() -> None:
+    """Close every device at the exit of the interpreter."""
+    for loop in _loops:
+        if not loop.is_over:
+            loop.begin_close()
+    for loop in _loops:
+        if not loop.is_over:
+            with contextlib.suppress(Exception):  # the log has it, and nobody is left to handle it
+                loop.close(SECONDS_AT_EXIT)
+
+
+def _forget_in_child() -> None:
+    for loop in _loops:
+        loop.forget_in_child()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):  # not on every system that can import this package
+    os.register_at_fork(after_in_child=_forget_in_child)

@@ -1,0 +1,132 @@
+"""The turn: the right to change the state of a device, which one thread has at a time.
+
+All state of a device is plain data that is changed between two checkpoints of one trio run. That run's thread has the
+turn whenever it runs tasks, and gives it up while it waits for input and output. A verb that only enqueues is one step
+without a checkpoint, so any thread that has the turn may make it: a batched launch costs a lock, and no crossing. It is
+as for a guest run, where callbacks of the host call verbs between two turns of trio.
+
+What wakes tasks needs to find the run: trio keeps it in a thread-local variable, which is set here for the length of a
+verb. It is not a public one. Where a version of trio does not have it, `TAKES_TURNS` is false, and such verbs cross to
+the run's thread like all others. A task that was woken waits in the queue of a run that sleeps; so the run is woken.
+
+A thread that enqueues again and again would wake the run each time, and the two would pass the interpreter's lock to
+and fro. So where no call waits, a run that is woken by such a thread lets it go on for `PATIENCE` first.
+
+Python's locks are not fair: a thread that enqueues in a loop would keep the run from waking for seconds. So a run that
+wants its turn back says so, and the others wait behind it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from time import perf_counter
+from typing import Any, Final
+
+import trio
+
+from ._interrupts import guarded
+
+_CONTEXT: Any
+try:
+    _CONTEXT = importlib.import_module("trio._core._run").GLOBAL_RUN_CONTEXT
+except (ImportError, AttributeError):  # pragma: no cover - a trio of the future
+    _CONTEXT = None
+
+
+PATIENCE: Final = 0.0005
+"""The time that a run leaves to a thread that enqueues, in seconds: that of hundreds of launches."""
+
+
+def _knows_trio() -> bool:
+    """Return whether the current run is where this file expects it. Called in a task."""
+    runner = getattr(_CONTEXT, "runner", None)
+    return all(hasattr(runner, name) for name in ("runq", "reschedule", "entry_queue"))
+
+
+class Turn(trio.abc.Instrument):
+    """The turn of one run. Made in a task of the run, which has the turn then."""
+
+    def __init__(self, has_calls: Callable[[], bool]) -> None:
+        """`has_calls` tells whether a call waits for the run."""
+        self.is_taken: bool = _knows_trio()
+        """True if other threads may take it."""
+        self._lock = threading.RLock()
+        self._gate = threading.Lock()
+        self._is_wanted = False
+        self._is_over = False
+        self._taken_at = 0.0
+        """When another thread had it last, by `time.perf_counter`."""
+        self._is_awake = True
+        """True if the run will look at its tasks before it waits again."""
+        self._has_calls = has_calls
+        self._urgent = threading.Event()
+        # Asked by every verb: `get_ident` takes three times as long.
+        self.held: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
+        """True in the thread that has the turn."""
+        self._runner: Any = getattr(_CONTEXT, "runner", None)
+        self._token = trio.lowlevel.current_trio_token()
+        self._lock.acquire()
+        trio.lowlevel.add_instrument(self)
+
+    def before_io_wait(self, timeout: float) -> None:
+        """Called by trio: its tasks have run, and it waits."""
+        self._is_awake = False
+        self._lock.release()
+
+    def after_io_wait(self, timeout: float) -> None:
+        """Called by trio: it runs tasks again."""
+        self._is_awake = True
+        if perf_counter() - self._taken_at < PATIENCE and not self._has_calls():
+            self._urgent.clear()
+            if not self._has_calls():
+                self._urgent.wait(PATIENCE)
+        if not self._lock.acquire(blocking=False):
+            with self._gate:
+                self._is_wanted = True
+                self._lock.acquire()
+                self._is_wanted = False
+
+    def after_run(self) -> None:
+        """Called by trio: the run has ended, however it did."""
+        self._is_over = True
+        if self.held():
+            self._lock.release()
+
+    def hurry(self) -> None:
+        """Let the run begin at once: a call waits for it."""
+        self._urgent.set()
+
+    @guarded
+    def run(self, verb: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+        """Call a verb with the turn, in any thread that no trio run is in. Waits for the turn, not for the device."""
+        if self._is_wanted:
+            with self._gate:  # until the run has it
+                pass
+        with self._lock:
+            if self._is_over:
+                return verb(*arguments, **keywords)
+            self._taken_at = perf_counter()
+            before = getattr(_CONTEXT, "runner", None)  # of a guest run, between two of its turns
+            _CONTEXT.runner = self._runner
+            try:
+                return verb(*arguments, **keywords)
+            finally:
+                if before is None:
+                    del _CONTEXT.runner
+                else:
+                    _CONTEXT.runner = before
+                if self._runner.runq and not self._is_awake:
+                    self._wake()
+
+    def _wake(self) -> None:
+        self._is_awake = True
+        try:
+            self._token.run_sync_soon(_nothing, idempotent=True)
+        except trio.RunFinishedError:  # it needs no waking
+            self._is_over = True
+
+
+def _nothing() -> None:
+    """Make the run look at its tasks."""
