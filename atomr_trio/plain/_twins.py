@@ -14,7 +14,7 @@ import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import GeneratorType, TracebackType
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 
 from .._values.util import refuse_to_copy
 from ._loop import Loop
@@ -76,7 +76,8 @@ class Twin:
         cls = type(self)
         raise TypeError(f"{cls.__name__} has no public constructor: it is made by {cls._made_by}")
 
-    __reduce_ex__ = refuse_to_copy
+    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
+        refuse_to_copy(self, protocol)
 
     def __repr__(self) -> str:
         return repr(self._awaited)

@@ -487,7 +487,9 @@ def class_text(file: File, cls: type, bases: list[str], *, own_only: bool = Fals
     has_dict = any("cached_property" in part for part in parts)
     slots = [] if has_dict else ["    __slots__ = ()\n"]
     made_by = vars(cls).get("_made_by")
-    made = [f"    _made_by = {said(made_by)!r}\n"] if made_by else []
+    made = [f"    _made_by: ClassVar[str] = {said(made_by)!r}\n"] if made_by else []
+    if made:
+        file.typing.setdefault("typing", set()).add("ClassVar")
     doc = docstring(said(cls.__doc__), "    ")
     if hand == "ArrayAccess":
         doc = ""

@@ -9,7 +9,7 @@ from .._twins import Twin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any, SupportsIndex
+    from typing import Any, ClassVar, SupportsIndex
 
     import numpy as np
     import numpy.typing as npt
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class DeviceArray(ArrayAccess, Twin):
     __slots__ = ()
 
-    _made_by = "dev.empty, dev.zeros, dev.full or `dev.to_device(...)`"
+    _made_by: ClassVar[str] = "dev.empty, dev.zeros, dev.full or `dev.to_device(...)`"
 
     @property
     def awaited(self) -> atomr_trio.DeviceArray:

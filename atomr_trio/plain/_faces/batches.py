@@ -9,7 +9,7 @@ from .._twins import Twin
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Unpack
+    from typing import Any, ClassVar, Unpack
 
     import numpy as np
     import numpy.typing as npt
@@ -37,7 +37,7 @@ class Batch(Twin):
     An error that only the worker can find is raised there too, and names the call.
     """
 
-    _made_by = "`with dev.batch()`"
+    _made_by: ClassVar[str] = "`with dev.batch()`"
 
     @property
     def awaited(self) -> atomr_trio.Batch:

@@ -13,7 +13,7 @@ from .._twins import Twin
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
-    from typing import Any, SupportsIndex
+    from typing import Any, ClassVar, SupportsIndex
 
     import numpy.typing as npt
 
@@ -48,7 +48,7 @@ class Device(DeviceAccess, Twin):
     error of this library.
     """
 
-    _made_by = "`with atomr_trio.start()`"
+    _made_by: ClassVar[str] = "`with atomr_trio.start()`"
 
     @property
     def awaited(self) -> atomr_trio.Device:
@@ -358,7 +358,7 @@ class Devices(GroupAccess, Twin):
 
     __slots__ = ()
 
-    _made_by = "`with atomr_trio.starts()`"
+    _made_by: ClassVar[str] = "`with atomr_trio.starts()`"
 
     @property
     def awaited(self) -> atomr_trio.Devices:
@@ -473,7 +473,7 @@ class Reservation(Twin):
 
     __slots__ = ()
 
-    _made_by = "devices.reserve(nbytes)"
+    _made_by: ClassVar[str] = "devices.reserve(nbytes)"
 
     @property
     def awaited(self) -> atomr_trio.Reservation:

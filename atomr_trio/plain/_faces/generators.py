@@ -8,7 +8,7 @@ from .._twins import Twin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, SupportsIndex
+    from typing import Any, ClassVar, SupportsIndex
 
     import numpy.typing as npt
 
@@ -36,7 +36,7 @@ class RandomGenerator(Twin):
 
     __slots__ = ()
 
-    _made_by = "`dev.random.generator(...)`"
+    _made_by: ClassVar[str] = "`dev.random.generator(...)`"
 
     @property
     def awaited(self) -> atomr_trio.RandomGenerator:

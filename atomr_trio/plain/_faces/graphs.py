@@ -9,6 +9,7 @@ from .._twins import Twin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from typing import ClassVar
 
     import numpy as np
 
@@ -35,7 +36,7 @@ class Graph(Twin):
 
     __slots__ = ()
 
-    _made_by = "`dev.capture(record)`"
+    _made_by: ClassVar[str] = "`dev.capture(record)`"
 
     @property
     def awaited(self) -> atomr_trio.Graph:
@@ -115,7 +116,7 @@ class GraphRecorder(Twin):
     any other verb of a device or an array raises `InvalidArgument`.
     """
 
-    _made_by = "`dev.capture(record)`"
+    _made_by: ClassVar[str] = "`dev.capture(record)`"
 
     @property
     def awaited(self) -> atomr_trio.GraphRecorder:

@@ -8,7 +8,7 @@ from .._twins import Twin
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import SupportsIndex
+    from typing import ClassVar, SupportsIndex
 
     import atomr_trio
 
@@ -26,7 +26,7 @@ class Kernel(Twin):
 
     __slots__ = ()
 
-    _made_by = "`dev.nvrtc.compile(source, name)`"
+    _made_by: ClassVar[str] = "`dev.nvrtc.compile(source, name)`"
 
     @property
     def awaited(self) -> atomr_trio.Kernel:
@@ -246,7 +246,7 @@ class PreparedLaunch(Twin):
 
     __slots__ = ()
 
-    _made_by = "`kernel.prepare(grid, block, ...)`"
+    _made_by: ClassVar[str] = "`kernel.prepare(grid, block, ...)`"
 
     @property
     def awaited(self) -> atomr_trio.PreparedLaunch:

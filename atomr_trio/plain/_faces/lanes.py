@@ -8,6 +8,7 @@ from .._twins import Twin
 
 if TYPE_CHECKING:
     from types import TracebackType
+    from typing import ClassVar
 
     import atomr_trio
 
@@ -17,7 +18,7 @@ class Event(Twin):
 
     __slots__ = ()
 
-    _made_by = "`lane.record()`"
+    _made_by: ClassVar[str] = "`lane.record()`"
 
     @property
     def awaited(self) -> atomr_trio.Event:
@@ -61,7 +62,7 @@ class Lane(Twin):
 
     __slots__ = ()
 
-    _made_by = "`with dev.lane()`, or dev.compute_lane"
+    _made_by: ClassVar[str] = "`with dev.lane()`, or dev.compute_lane"
 
     @property
     def awaited(self) -> atomr_trio.Lane:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
-    from typing import Any
+    from typing import Any, ClassVar
 
     import numpy.typing as npt
 
@@ -36,7 +36,7 @@ class Module(Twin):
 
     __slots__ = ()
 
-    _made_by = "`dev.module.load(image)`"
+    _made_by: ClassVar[str] = "`dev.module.load(image)`"
 
     @property
     def awaited(self) -> atomr_trio.Module:
@@ -173,7 +173,7 @@ class Program(Module):
 
     __slots__ = ()
 
-    _made_by = "`dev.nvrtc.compile_program(source)`"
+    _made_by: ClassVar[str] = "`dev.nvrtc.compile_program(source)`"
 
     @property
     def awaited(self) -> atomr_trio.Program:

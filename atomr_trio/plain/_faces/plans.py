@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from .._twins import Twin
 
 if TYPE_CHECKING:
-    from typing import Any
+    from typing import Any, ClassVar
 
     import numpy as np
 
@@ -27,7 +27,7 @@ class FftPlan(Twin):
 
     __slots__ = ()
 
-    _made_by = "`dev.fft.plan(...)`"
+    _made_by: ClassVar[str] = "`dev.fft.plan(...)`"
 
     @property
     def awaited(self) -> atomr_trio.FftPlan:
