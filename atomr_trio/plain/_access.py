@@ -209,8 +209,8 @@ class _Opened(Twin):
         `arguments`, each object of a device is given as the one that it is the blocking form of, `awaited`; of the
         result the other way round.
 
-        Raises what `function` raises; `InvalidArgument` for anything that cannot be called; `OutsideRun` in a task of
-        trio.
+        Raises what `function` raises; `InvalidArgument` for anything that is no async function; `OutsideRun` as `close`
+        does.
         """
         if not callable(function):
             raise InvalidArgument(f"function is an async function, not {shown(function)}")

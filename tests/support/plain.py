@@ -589,25 +589,17 @@ def start_text(file: File, opens: str) -> str:
     )
 
 
-def formatted(text: str) -> str:
-    """The text as ruff lays it out, imports too."""
-    name = ["--stdin-filename", str(TARGET / "made.py")]
+def write(folder: Path) -> None:
+    """Write every file into a folder, as ruff lays it out, without what is imported for nothing."""
+    folder.mkdir(exist_ok=True)
+    for name, text in files().items():
+        (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    settings = ["--config", str(ROOT / "pyproject.toml"), "--quiet", str(folder)]
     for command in (["check", "--fix-only", "--select", "I,F401"], ["format"]):
-        made = subprocess.run(
-            [sys.executable, "-m", "ruff", *command, "-", *name],
-            input=text,
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=ROOT,
-        )
-        text = made.stdout
-    return text
+        subprocess.run([sys.executable, "-m", "ruff", *command, *settings], check=True, cwd=ROOT)
 
 
 if __name__ == "__main__":
-    TARGET.mkdir(exist_ok=True)
     for old in TARGET.glob("*.py"):
         old.unlink()
-    for name, text in files().items():
-        (TARGET / f"{name}.py").write_text(formatted(text), encoding="utf-8")
+    write(TARGET)

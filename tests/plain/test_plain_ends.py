@@ -1,0 +1,122 @@
+"""However a plain program ends, it ends at once and leaves no worker: each way in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from support import child_environment, chosen_backend, coverage_environment
+
+BEGINNING = """
+import gc, os, signal, sys, threading
+import numpy as np
+import trio
+import atomr_trio
+from atomr_trio import testing
+
+dev = atomr_trio.start(0, backend={backend!r})
+x = dev.to_device(np.arange(4))
+begun = threading.Event()
+
+
+async def pid(device):
+    return testing.worker_pid(device)
+
+
+async def wait():
+    begun.set()
+    await trio.sleep_forever()
+
+
+print(dev.run(pid, dev), flush=True)
+"""
+SECONDS = 60
+"""The longest that a program may take; a program that hangs would take for ever."""
+
+ENDS = {
+    "the last line": ("assert x.tolist() == [0, 1, 2, 3]", 0, ""),
+    "an exception": ("raise KeyError('mine')", 1, "KeyError: 'mine'"),
+    "an exit while a thread waits": (
+        "threading.Thread(target=lambda: dev.run(wait), daemon=True).start(); begun.wait(); sys.exit(3)",
+        3,
+        "",
+    ),
+    "an exit inside of the block of a batch": ("dev.batch().__enter__().fill(x, 1); sys.exit(4)", 4, ""),
+    "an exit without cleaning up": ("os._exit(5)", 5, ""),
+    "a kill": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
+    "an interrupt that nobody handles": (
+        "threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT))).start(); dev.run(wait)",
+        -signal.SIGINT,
+        "KeyboardInterrupt",
+    ),
+    "verbs at the exit of the interpreter": (
+        """
+import atexit
+class Late:
+    def __del__(self):
+        try:
+            x.to_host()
+        except atomr_trio.DeviceClosed as error:
+            os.write(1, b"late")
+late = Late()
+gc.disable()
+late.cycle = late
+atexit.register(lambda: os.write(1, f"{x.tolist()}".encode()))
+sys.stdout.flush()
+""",
+        0,
+        "[0, 1, 2, 3]",
+    ),
+    "a forked child, which is refused, and its exit": (
+        """
+child = os.fork()
+if child == 0:
+    for call in (x.to_host, lambda: dev.zeros(3), dev.statistics, dev.close, lambda: dev.run(wait)):
+        try:
+            call()
+        except atomr_trio.DeviceFailed as error:
+            assert "forked" in str(error), error
+        else:
+            raise AssertionError(call)
+    del dev, x
+    gc.collect()
+    sys.exit(7)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+assert x.tolist() == [0, 1, 2, 3]
+""",
+        0,
+        "",
+    ),
+}
+"""Ways to end: the rest of the program, its exit status, and what it writes at its end."""
+
+
+def ended(pid: int) -> bool:
+    """Whether a process ends within a bounded time."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([descriptor], [], [], SECONDS)[0])
+    finally:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("way", ENDS)
+def test_a_program_ends_and_leaves_no_worker(way):
+    code, status, said = ENDS[way]
+    program = BEGINNING.format(backend=chosen_backend()) + code
+    environment = child_environment(ATOMR_TRIO_CACHE_DIR="", **coverage_environment())
+    command = [sys.executable, "-P", "-W", "error", "-c", program]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == status, done.stderr
+    pid, _, rest = done.stdout.partition("\n")
+    assert said in done.stderr + rest
+    assert done.stderr == "" or said in done.stderr
+    assert ended(int(pid))
