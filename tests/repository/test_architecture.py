@@ -200,8 +200,8 @@ def test_an_engine_can_be_imported_first(path):
 LAYERS = structure().LAYERS[::-1]
 """The folders of the user's side, each above those before it; those of one line do not know each other."""
 
-FACE = ("", "__main__", "_cli", "pytest_plugin", "testing")
-"""What is made of the package's public names; `testing` and the plugin reach deeper."""
+FACE = ("", "__main__", "_cli", "plain", "pytest_plugin", "testing")
+"""What is made of the package's public names; `plain`, `testing` and the plugin reach deeper."""
 
 
 def layer_of(module: str) -> int | None:

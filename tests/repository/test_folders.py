@@ -12,7 +12,7 @@ from support.structure import structure
 
 TESTS = ROOT / "tests"
 LAYERS = {folder.lstrip("_") for layer in structure().LAYERS for folder in layer}
-FACES = {"worker", "testing", "cli"}
+FACES = {"worker", "testing", "cli", "plain"}
 """What is no layer of the user's side, and a folder of the package."""
 OTHERS = {
     "bindings": "the folder of that name, but for the simulator",
