@@ -19,9 +19,9 @@ from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
-from .._wire.records.memory import AREA_SHIFT
 from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
 from .memory import tear
+from .pinned import PinnedArea
 from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, _Form, bytes_of, pieces_of
 from .staging import Slot
 from .transfers import Transfers
@@ -49,7 +49,7 @@ class BatchCopy:
         "_ended",
         "_failed",
         "_host",
-        "_place",
+        "_pinned",
         "count",
         "error",
         "path",
@@ -61,12 +61,17 @@ class BatchCopy:
     takes_slot = False
 
     def __init__(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None, count: int
+        self,
+        path: CopyPath,
+        array: DeviceArray,
+        host: npt.NDArray[Any],
+        pinned: tuple[PinnedArea, int] | None,
+        count: int,
     ) -> None:
         self.path: CopyPath = path
         self._array = array
         self._host = host
-        self._place = place
+        self._pinned = pinned
         """The place of pinned memory; None for memory that is copied through slots."""
         self.count: int = count
         """The number of its commands."""
@@ -84,8 +89,9 @@ class BatchCopy:
         """Send all commands. Raises the errors of `acquire` before any."""
         host, array = self._host, self._array
         address, size = array._storage.block.address + array._offset, host.nbytes
-        if self._place is not None:
-            self._send((address, self._place, size), None)
+        if self._pinned is not None:
+            area, offset = self._pinned
+            self._send((address, offset, size), None, self.path.form_of_area(area.number))
         elif self.count == 1:
             self._send_through(acquire(size), host.ravel().view(BYTES), address)
         else:
@@ -288,7 +294,7 @@ class BatchCopies:
             plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
             return None if plan is None else BatchBoxCopy(path, plan)
         found = None if flags.owndata else self._pinned.find(host)
-        place, count = None, 1
+        count = 1
         if found is None:
             if size > SHORT_PIECE:
                 if size > (BATCH_IN_BYTES if path.incoming else SHORT_BYTES):
@@ -296,9 +302,7 @@ class BatchCopies:
                 count = -(-size // SHORT_PIECE)
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None
-        else:
-            place = found[0].number << AREA_SHIFT | found[1]
-        return BatchCopy(path, array, host, place, count) if path.takes(array._storage.block, count) else None
+        return BatchCopy(path, array, host, found, count) if path.takes(array._storage.block, count) else None
 
     def send(self, copy: BatchCopy) -> None:
         """Send a copy that was planned just now. Raises as `BatchSlots.acquire` does, before anything is sent."""

@@ -30,10 +30,11 @@ from .._memory.arena import Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
-from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
+from .._wire.records.memory import BOX, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
 from .copy_plan import BYTES, PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
+from .pinned import PinnedArea
 from .staging import MEDIUM_SLOT, Slot
 from .transfers import Transfers
 
@@ -123,6 +124,8 @@ class CopyPath:
         assert ring is not None
         self._slots = ring.slots
         self._run = _Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
+        self._form_of_area: dict[int, _Form] = {}
+        """The forms of pinned memory, by the numbers of the areas."""
         self._forms: dict[bytes, _Form] = {}
         """The forms of boxes, by their payloads."""
         self._form_of: dict[Box, _Form] = {}
@@ -195,6 +198,20 @@ class CopyPath:
         sides = (here, slot.offset) if self.incoming else (slot.offset, here)
         return (slot.area, *sides), self.form_of(box)
 
+    def form_of_area(self, area: int) -> _Form:
+        """Return the form of the copies of pinned memory, whose words are the device address, the offset, the size.
+
+        An area has a form of its own, so the worker can prepare a copy with the area's address.
+        """
+        form = self._form_of_area.get(area)
+        if form is None:
+            box = self.way.box
+            payload = box.struct.pack(area) + BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
+            if len(self._form_of_area) >= _MOST_FORMS:
+                self._form_of_area.clear()
+            form = self._form_of_area[area] = _Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
+        return form
+
     def form_of(self, box: Box) -> _Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
         form = self._form_of.get(box)
@@ -224,8 +241,8 @@ class CopyPath:
     ) -> int:
         """Send a command that `takes` allows, and return its ticket. Raises nothing.
 
-        Without a form it copies a run of bytes, and the words are the device address, the place on the host and the
-        size. If it `shares` a ticket, it is told to have ended when one behind it has.
+        Without a form it copies a run of bytes of a slot, and the words are the device address, the place on the host and
+        the size. If it `shares` a ticket, it is told to have ended when one behind it has.
         """
         sender, book, lane = self._sender, self.book, self.way.lane
         ticket, at = book.issued + 1, sender.sent
@@ -264,7 +281,7 @@ class ShortCopy:
         "_left",
         "_looks",
         "_path",
-        "_place",
+        "_pinned",
         "_slots",
         "_ticket",
     )
@@ -275,7 +292,7 @@ class ShortCopy:
         array: DeviceArray,
         host: npt.NDArray[Any],
         slots: list[Slot],
-        place: int | None = None,
+        pinned: tuple[PinnedArea, int] | None = None,
     ) -> None:
         self._path = path
         self._array = array
@@ -284,7 +301,7 @@ class ShortCopy:
         """The slots of commands, in their order: until their end, or until the task has copied from them."""
         self._count: int = len(slots) or 1
         """The number of its commands."""
-        self._place = place
+        self._pinned = pinned
         """The place of pinned memory; None for memory that is copied through slots."""
         self._begun = 0
         """The number of commands that were sent."""
@@ -308,7 +325,7 @@ class ShortCopy:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._looks = path.settler.begin_looking()
             self._send_all()
-            if path.incoming or self._place is not None:
+            if path.incoming or self._pinned is not None:
                 await self._until(self._begun)
                 return
             held = 0
@@ -334,8 +351,9 @@ class ShortCopy:
         """Send all commands: to the device, each after its bytes were copied to its slot."""
         host, array, incoming = self._host, self._array, self._path.incoming
         address, whole = array._storage.block.address + array._offset, host.nbytes
-        if self._place is not None:
-            self._send((address, self._place, whole))
+        if self._pinned is not None:
+            area, offset = self._pinned
+            self._send((address, offset, whole), self._path.form_of_area(area.number))
         elif self._count == 1:
             slot = self._slots[0]
             if incoming:
@@ -484,10 +502,9 @@ class ShortCopies(DevicePart):
         block = array._storage.block
         found = None if flags.owndata else self._pinned.find(host)
         if found is not None:
-            area, offset = found
-            if size > PINNED_PIECE or not area.is_known(path.generation, way.lane) or not path.takes(block):
+            if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
                 return None
-            return ShortCopy(path, array, host, [], area.number << AREA_SHIFT | offset)
+            return ShortCopy(path, array, host, [], found)
         count, piece = 1, size
         if size > SHORT_PIECE:
             if size > SHORT_BYTES:
