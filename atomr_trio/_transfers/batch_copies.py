@@ -22,7 +22,7 @@ from .._wire.protocol import BATCH_LIMIT
 from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
 from .memory import tear
 from .pinned import PinnedArea
-from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, _Form, bytes_of, pieces_of
+from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, Form, bytes_of, pieces_of
 from .staging import Slot
 from .transfers import Transfers
 
@@ -96,16 +96,26 @@ class BatchCopy:
             self._send_through(acquire(size), host.ravel().view(BYTES), address)
         else:
             memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
-            slots = self._acquire_all(acquire, [length for _, length in pieces])
-            for slot, (begin, length) in zip(slots, pieces, strict=True):
+            unused = self._acquire_all(acquire, [length for _, length in pieces])
+            for begin, length in pieces:
+                slot = self._left_slot(length) or unused.pop(0)
                 self._send_through(slot, memory[begin : begin + length], address + begin)
+            for slot in unused:
+                slot.release()
+
+    def _left_slot(self, size: int) -> Slot | None:
+        """Return a slot of this copy that the GPU has left already: it is still in the processor's cache."""
+        slots, path = self.slots, self.path
+        if path.incoming and slots and slots[0][0] <= path.words[path.counter] and slots[0][1].size >= size:
+            return slots.popleft()[1]
+        return None
 
     def _send_through(self, slot: Slot, memory: npt.NDArray[np.uint8], address: int) -> None:
         if self.path.incoming:
             slot.load(memory)
         self._send((address, slot.place, len(memory)), slot)
 
-    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: _Form | None = None) -> None:
+    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: Form | None = None) -> None:
         path, array = self.path, self._array
         if slot is not None and slot.area:
             slot.introduce(path.generation, path.way.lane)

@@ -25,7 +25,7 @@ from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
-from .short_copies import ShortCopies
+from .short_ways import ShortCopies
 from .staging import Slot
 from .transfers import Transfers, transfers_of
 

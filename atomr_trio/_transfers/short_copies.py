@@ -26,11 +26,11 @@ from .._arrays.arrays import Storage
 from .._arrays.layout import Box, Piece
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState, Ticket
+from .._memory.arena import Arena, Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
-from .._wire.records.memory import BOX, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
+from .._wire.records.memory import BOX, COPY, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
 from .copy_plan import BYTES, PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
@@ -61,6 +61,7 @@ SIGN_EVERY = 4
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
+_MOVE = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
 _READY = ChunkState.READY
 
 
@@ -77,7 +78,7 @@ class _CopyKind:
         return self._way.operation, ((arguments[0]._block, role),) if arguments else ()
 
 
-class _Form:
+class Form:
     """What is constant in the records of some copies. Their words, and in front of these a header, are what is not."""
 
     __slots__ = ("behind", "front", "pack_into", "shared_front")
@@ -118,17 +119,24 @@ class CopyPath:
         """Records up to this one may be sent without further checks; see `LaunchPath`."""
         self._limit = limit
         self._sender = generation.sender
+        self.arena: Arena = generation.arena
+        self._order = generation.order
+        self._number = generation.number
         self.book: LaneBook = generation.timeline.book(way.lane)
         self._kind = _CopyKind(way)
         ring = generation.sender.ring
         assert ring is not None
         self._slots = ring.slots
-        self._run = _Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
-        self._form_of_area: dict[int, _Form] = {}
+        self.move: Form = Form(way.lane, COPY, _MOVE, COPY_WORDS)
+        """The form of the copies of a run of bytes on the device, whose words are the destination, the source, the size."""
+        self.long: bool = False
+        """True while a copy of ``long_copies.py`` is under way: one at a time, for its slots are to stay in the cache."""
+        self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
+        self._form_of_area: dict[int, Form] = {}
         """The forms of pinned memory, by the numbers of the areas."""
-        self._forms: dict[bytes, _Form] = {}
+        self._forms: dict[bytes, Form] = {}
         """The forms of boxes, by their payloads."""
-        self._form_of: dict[Box, _Form] = {}
+        self._form_of: dict[Box, Form] = {}
         """Those of the boxes that were copied, which may differ in their places alone."""
         self._sender.short_ways.add(self)
 
@@ -142,29 +150,32 @@ class CopyPath:
         """
         if self._sender.sent + count > self.last_record and not self._look_again(count):
             return False
-        generation = self.generation
         if (
             block.freed
             or block.torn is not None
             or block.lost is not None
             or block.recipe is not None
             or block.chunk.state is not _READY
-            or generation.arena.quarantine
+            or self.arena.quarantine
         ):
             return False
-        order = generation.order
+        order = self._order
         if block.peers and not (order.peers is not None and order.peers.takes_alone(block)):
             return False
         if order.others is not None and order.others.uses(block):
             return False
-        if block.epoch != generation.number or block.reader is not None:
-            block.settle(generation.number)
+        if block.epoch != self._number or block.reader is not None:
+            block.settle(self._number)
         writer = block.writer
         if writer is not None:
             lane, ticket = writer
             if lane != self.way.lane and self.words[counter_word(lane)] < ticket:
                 return False
         return not self.incoming or not block.readers or all(map(self._is_over, block.readers.items()))
+
+    def takes_new(self, block: Block, count: int) -> bool:
+        """Return whether so many commands may be sent now of which the first overwrites this block."""
+        return self.takes(block, count) and all(map(self._is_over, block.readers.items()))
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
@@ -175,6 +186,12 @@ class CopyPath:
         room = self._sender.room(self.counter, self.book.issued, self._limit)
         self.last_record = self._sender.sent + room
         return room >= count
+
+    def note_ended(self) -> None:
+        """Settle the copies that have ended. Their slots are still in the processor's cache for the next one."""
+        launches, settler = self.book.launches, self.settler
+        if launches and not settler.over and self.words[self.counter] >= launches[0][0]:
+            settler.settle_finished()
 
     def plan_boxes(self, array: DeviceArray, host: npt.NDArray[Any]) -> _Plan | None:
         """Return the plan of a copy of boxes that may be sent now, in pieces of a box each; None if there is none."""
@@ -189,7 +206,7 @@ class CopyPath:
             return None
         return plan
 
-    def command_of(self, plan: _Plan, piece: Piece, slot: Slot) -> tuple[tuple[int, int, int], _Form | None]:
+    def command_of(self, plan: _Plan, piece: Piece, slot: Slot) -> tuple[tuple[int, int, int], Form | None]:
         """Return the words and the form of the command that copies a piece of such a plan; see `send`."""
         (box,) = piece.boxes
         here = plan.box_at(box)
@@ -198,7 +215,7 @@ class CopyPath:
         sides = (here, slot.offset) if self.incoming else (slot.offset, here)
         return (slot.area, *sides), self.form_of(box)
 
-    def form_of_area(self, area: int) -> _Form:
+    def form_of_area(self, area: int) -> Form:
         """Return the form of the copies of pinned memory, whose words are the device address, the offset, the size.
 
         An area has a form of its own, so the worker can prepare a copy with the area's address.
@@ -209,10 +226,10 @@ class CopyPath:
             payload = box.struct.pack(area) + BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
             if len(self._form_of_area) >= _MOST_FORMS:
                 self._form_of_area.clear()
-            form = self._form_of_area[area] = _Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
+            form = self._form_of_area[area] = Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
         return form
 
-    def form_of(self, box: Box) -> _Form:
+    def form_of(self, box: Box) -> Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
         form = self._form_of.get(box)
         if form is not None:
@@ -224,7 +241,7 @@ class CopyPath:
         if form is None:
             if len(self._forms) >= _MOST_FORMS:
                 self._forms.clear()
-            form = self._forms[payload] = _Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
+            form = self._forms[payload] = Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
         if len(self._form_of) >= _MOST_FORMS:
             self._form_of.clear()
         self._form_of[box] = form
@@ -237,7 +254,7 @@ class CopyPath:
         owner: LaunchOwner,
         arguments: tuple[object, ...],
         shares: bool = False,
-        form: _Form | None = None,
+        form: Form | None = None,
     ) -> int:
         """Send a command that `takes` allows, and return its ticket. Raises nothing.
 
@@ -375,7 +392,7 @@ class ShortCopy:
         slot.store(part)
         return len(part)
 
-    def _send(self, words: tuple[int, int, int], form: _Form | None = None) -> None:
+    def _send(self, words: tuple[int, int, int], form: Form | None = None) -> None:
         path, array = self._path, self._array
         self._begun = begun = self._begun + 1
         shares = begun != self._count and path.incoming and begun % SIGN_EVERY != 0
@@ -472,68 +489,6 @@ class ShortBoxCopy(ShortCopy):
         piece = self._plan.pieces[number]
         self._plan.store(piece, slot.bytes)
         return piece.size
-
-
-class ShortCopies(DevicePart):
-    """The short way of a device's awaited copies."""
-
-    def __init__(self, device: DeviceCore) -> None:
-        super().__init__(device)
-        self._paths: dict[int, CopyPath] = {}
-        transfers = device.part(Transfers)
-        self._pinned = transfers.pinned
-        self._staging = transfers.staging
-
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
-        """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
-
-        The short way is allowed only if it would be the actor's next request.
-        """
-        path = self._paths.get(way.lane)
-        size = host.nbytes
-        if path is None or not size or type(array._storage) is not Storage:
-            return None
-        mailbox = path.mailbox
-        if mailbox.posted != mailbox.taken or path.actor.current is not None:
-            return None
-        flags = host.flags
-        if array._plain is None or not flags.c_contiguous:
-            return self._begin_boxes(path, array, host) if size <= SHORT_BYTES else None
-        block = array._storage.block
-        found = None if flags.owndata else self._pinned.find(host)
-        if found is not None:
-            if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
-                return None
-            return ShortCopy(path, array, host, [], found)
-        count, piece = 1, size
-        if size > SHORT_PIECE:
-            if size > SHORT_BYTES:
-                return None
-            count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
-        if not path.takes(block, count):
-            return None
-        slots = self._staging.acquire_several(piece, count)
-        return None if slots is None else ShortCopy(path, array, host, slots)
-
-    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:
-        plan = path.plan_boxes(array, host)
-        if plan is None:
-            return None
-        slots = self._staging.acquire_several(min(host.nbytes, SHORT_PIECE), len(plan.pieces))
-        return None if slots is None else ShortBoxCopy(path, plan, slots)
-
-    def learn(self, way: Way) -> None:
-        """Prepare the short way for the next copy, after one that went the general way."""
-        generation = self.device.serving
-        if generation is None or generation.refusing or generation.ring is None:
-            return
-        path = self._paths.get(way.lane)
-        if path is None or path.generation is not generation:
-            self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor)
-
-    def generation_lost(self, number: int) -> None:
-        """Drop the paths into a lost generation."""
-        self._paths.clear()
 
 
 def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:
