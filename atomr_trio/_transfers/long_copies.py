@@ -1,18 +1,18 @@
 """The short way of a copy of 1 to 16 MiB between pageable memory and the device.
 
-Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. A thread
-would have to be woken first, which takes a good part of the time that the copy takes. The pieces pass through a few slots
-in turn, so that these stay in the processor's cache: there a memcpy to a slot is twice as fast as to one that was not
-used for a while.
+Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. A
+thread would have to be woken first, which takes a good part of the time that the copy takes. The pieces pass through a
+few slots in turn, so that these stay in the processor's cache: there a memcpy to a slot is twice as fast as to one that
+was not used for a while.
 
-What other tasks do in between must not see half of the copy. So the pieces go to, or come from, a block of device memory
-that nobody else knows, and a single command of the GPU copies between it and the array: behind the last piece, or
-ahead of the first. That takes the GPU a few microseconds. A copy to the device that is cancelled or fails before has not
-touched its array. The block is taken from the arena when the copy begins, and goes back when the last command was sent:
-the next owner of the memory waits for it, as for that of any freed array.
+What other tasks do in between must not see half of the copy. So the pieces go to, or come from, a block of device
+memory that nobody else knows, and a single command of the GPU copies between it and the array: behind the last piece,
+or ahead of the first. That takes the GPU a few microseconds. A copy to the device that is cancelled or fails before has
+not touched its array. The block is taken from the arena when the copy begins, and goes back when its last command was
+sent: the next owner of the memory waits for it, as for that of any freed array.
 
-In every case that does not allow this, such as memory that has no room for the block, `begin_long` returns None, and the
-caller goes the general way.
+In every case that does not allow this, such as memory that has no room for the block, `begin_long` returns None, and
+the caller goes the general way.
 """
 
 from __future__ import annotations

@@ -22,9 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import Storage
 from .._arrays.layout import Box, Piece
-from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
 from .._memory.arena import Arena, Block, ChunkState, Ticket
 from .._values.errors import DeviceError
@@ -32,11 +30,10 @@ from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UN
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import BOX, COPY, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import BYTES, PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
+from .copy_plan import BYTES, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .pinned import PinnedArea
 from .staging import MEDIUM_SLOT, Slot
-from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -128,9 +125,11 @@ class CopyPath:
         assert ring is not None
         self._slots = ring.slots
         self.move: Form = Form(way.lane, COPY, _MOVE, COPY_WORDS)
-        """The form of the copies of a run of bytes on the device, whose words are the destination, the source, the size."""
+        """The form of the copies of a run of bytes on the device. Its words are the destination, the source, the size.
+        """
         self.long: bool = False
-        """True while a copy of ``long_copies.py`` is under way: one at a time, for its slots are to stay in the cache."""
+        """True while a copy of ``long_copies.py`` is under way. There is one at a time: its slots are to stay in the
+        cache."""
         self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
         self._form_of_area: dict[int, Form] = {}
         """The forms of pinned memory, by the numbers of the areas."""
@@ -258,8 +257,8 @@ class CopyPath:
     ) -> int:
         """Send a command that `takes` allows, and return its ticket. Raises nothing.
 
-        Without a form it copies a run of bytes of a slot, and the words are the device address, the place on the host and
-        the size. If it `shares` a ticket, it is told to have ended when one behind it has.
+        Without a form it copies a run of bytes of a slot, and the words are the device address, the place on the host
+        and the size. If it `shares` a ticket, it is told to have ended when one behind it has.
         """
         sender, book, lane = self._sender, self.book, self.way.lane
         ticket, at = book.issued + 1, sender.sent
