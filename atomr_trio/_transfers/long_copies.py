@@ -194,8 +194,7 @@ class LongCopy(ShortCopy):
         settler = path.settler
         while len(self._unfinished) == left and self._error is None:
             if not self._looks:
-                self._bell = trio.Event()
-                await self._bell.wait()
+                await self._sleep()
                 continue
             await settler.look(path.counter, self._unfinished[0][0])
             if settler.over or path.words[path.counter] < self._unfinished[0][0]:

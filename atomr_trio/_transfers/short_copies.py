@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 SHORT_BYTES = 1 << 20
 """The most bytes of pageable memory that go this way. The event loop stands still for some 0.1 ms while so many are
-copied. More than that is left to several threads, which are faster when several copies are under way."""
+copied to the device. With more than that other tasks have turns in between; see ``long_copies.py``."""
 
 SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
@@ -288,7 +288,6 @@ class ShortCopy:
     __slots__ = (
         "_array",
         "_begun",
-        "_bell",
         "_count",
         "_ended",
         "_error",
@@ -298,6 +297,7 @@ class ShortCopy:
         "_looks",
         "_path",
         "_pinned",
+        "_sleeper",
         "_slots",
         "_ticket",
     )
@@ -331,7 +331,8 @@ class ShortCopy:
         """True if the caller has left."""
         self._looks = False
         """True while this task polls for all ends."""
-        self._bell: trio.Event | None = None
+        self._sleeper: trio.lowlevel.Task | None = None
+        """This task, while it sleeps until a command has ended."""
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -407,8 +408,7 @@ class ShortCopy:
         settler = path.settler
         while self._ended < count and self._error is None:
             if not self._looks:
-                self._bell = trio.Event()
-                await self._bell.wait()
+                await self._sleep()
                 continue
             await settler.look(path.counter, self._ticket + count - self._begun)
             more = count < self._begun and not settler.over and path.words[path.counter] < self._ticket
@@ -440,7 +440,7 @@ class ShortCopy:
         mailbox.count_finished(count - failed, "abandoned" if left else "ok")
         if left or self._path.incoming:
             self._release_ended()
-        if self._bell is not None:
+        if self._sleeper is not None:
             self._wake()
 
     def _release_ended(self) -> None:
@@ -463,10 +463,18 @@ class ShortCopy:
             self._slots.pop(0).release()
         self._wake()
 
+    async def _sleep(self) -> None:
+        self._sleeper = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        self._sleeper = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
     def _wake(self) -> None:
-        if self._bell is not None:
-            self._bell.set()
-            self._bell = None
+        task, self._sleeper = self._sleeper, None
+        if task is not None:
+            trio.lowlevel.reschedule(task)
 
 
 class ShortBoxCopy(ShortCopy):

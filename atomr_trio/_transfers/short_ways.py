@@ -11,6 +11,7 @@ from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way
 from .long_copies import LONG_BYTES, begin_long
 from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortBoxCopy, ShortCopy
+from .staging import SMALL_SLOT
 from .transfers import Transfers
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class ShortCopies(DevicePart):
             count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
         if not path.takes(block, count):
             return None
-        path.note_ended()
+        if size > SMALL_SLOT:
+            path.note_ended()
         slots = self._staging.acquire_several(piece, count)
         return None if slots is None else ShortCopy(path, array, host, slots)
 
