@@ -287,6 +287,8 @@ class BatchCopies:
     def __init__(self, device: DeviceCore, generation: Generation, slots: BatchSlots) -> None:
         self._generation = generation
         self._paths = device.part(BatchCopyPaths)
+        self._known: dict[int, CopyPath] = {}
+        """Those of its generation that it has used, by their lanes."""
         self._pinned = device.part(Transfers).pinned
         self._acquire = slots.acquire
         self._incoming: collections.deque[BatchCopy] = collections.deque()
@@ -297,9 +299,12 @@ class BatchCopies:
         size, flags = host.nbytes, host.flags
         if not size or type(array._storage) is not Storage:
             return None
-        path = self._paths.of(self._generation, way)
+        path = self._known.get(way.lane)
         if path is None:
-            return None
+            path = self._paths.of(self._generation, way)
+            if path is None:
+                return None
+            self._known[way.lane] = path
         if array._plain is None or not flags.c_contiguous:
             plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
             return None if plan is None else BatchBoxCopy(path, plan)

@@ -66,25 +66,41 @@ def begin_long(path: CopyPath, staging: StagingPool, array: DeviceArray, host: n
     slots = staging.acquire_several(SHORT_PIECE, WINDOW)
     if slots is None:
         return None
-    block: Block | None = None
+    block = _private_block(path, host.nbytes)
+    if block is None:
+        for slot in slots:
+            slot.release()
+        return None
+    path.long = True
+    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block)
+
+
+def _private_block(path: CopyPath, size: int) -> Block | None:
+    """Return a block that can be used at once, if the arena has one.
+
+    Where it had none it is not asked again until there is more room: it may have put all its freed blocks together in
+    vain.
+    """
+    arena, lacking = path.arena, path.lacking
+    if lacking is not None and size >= lacking[0] and arena.in_use >= lacking[1] and len(arena.chunks) <= lacking[2]:
+        return None
     try:
-        block = path.arena.allocate(host.nbytes)
-        if path.takes_new(block, WINDOW):
-            path.long = True
-            return (LongIn if path.incoming else LongOut)(path, array, host, slots, block)
+        block = arena.allocate(size)
     except ArenaFull:
         pass
-    for slot in slots:
-        slot.release()
-    if block is not None:
-        path.arena.free(block)
+    else:
+        if path.takes_new(block, WINDOW):
+            path.lacking = None
+            return block
+        arena.free(block)
+    path.lacking = size, arena.in_use, len(arena.chunks)
     return None
 
 
 class LongCopy(ShortCopy):
     """A copy of many pieces under way."""
 
-    __slots__ = ("_address", "_block", "_free", "_moved", "_pieces", "_private", "_since", "_unfinished")
+    __slots__ = ("_address", "_block", "_free", "_moved", "_pieces", "_private", "_unfinished")
 
     def __init__(
         self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot], block: Block
@@ -101,7 +117,6 @@ class LongCopy(ShortCopy):
         self._pieces = pieces_of(host.nbytes, SHORT_PIECE)
         self._moved = False
         """True once the copy between the private block and the array was sent."""
-        self._since = 0.0
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -110,7 +125,6 @@ class LongCopy(ShortCopy):
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._looks = path.settler.begin_looking()
-            self._since = time.perf_counter()
             await self._copy_all(bytes_of(self._host))
         except BaseException:
             self._leave()
@@ -151,18 +165,21 @@ class LongCopy(ShortCopy):
         if not self._looks:
             self._path.settler.wake()
 
-    async def _until_room(self, block: Block) -> None:
-        """Wait until a command on the private block can be sent."""
-        path = self._path
+    async def _until_allowed(self) -> int:
+        """Wait until commands on the private block may be sent; return how many, if no other task runs before."""
+        path, block = self._path, self._block
+        if path.takes(block, WINDOW):
+            return WINDOW
         while not path.takes(block):
             self._check()
             if path.generation.refusing:
-                raise DeviceClosed("the device is being closed")
+                raise DeviceClosed("the device is being closed", device=self._array._storage.device.index)
             if self._unfinished:
                 await self._until_one_ends()
             else:  # others fill the lane, or the ring
                 self._stop_looking()
                 await trio.sleep(_POLL_SECONDS)
+        return 1
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -174,16 +191,15 @@ class LongCopy(ShortCopy):
         if generation.loss is not None:
             raise generation.loss.error(self._array._storage.device.index, generation.number)
 
-    async def _pause(self) -> None:
-        """Between two pieces: let others run if it is time, and note which commands have ended."""
-        if time.perf_counter() - self._since > TURN_SECONDS:
-            await trio.lowlevel.checkpoint()
-            self._since = time.perf_counter()
+    async def _turn(self) -> None:
+        """Let others run, between two pieces."""
+        await trio.lowlevel.checkpoint()
         self._note_ended()
         if self._error is not None:
             raise self._error
 
     def _note_ended(self) -> None:
+        """Settle what has ended, if this task is the one that polls."""
         path, unfinished = self._path, self._unfinished
         if self._looks and unfinished and not path.settler.over and path.words[path.counter] >= unfinished[0][0]:
             path.settler.settle_finished()
@@ -201,7 +217,6 @@ class LongCopy(ShortCopy):
                 self._stop_looking()  # it takes long
             else:
                 settler.settle_finished()
-        self._since = time.perf_counter()
         if self._error is not None:
             raise self._error
 
@@ -249,12 +264,17 @@ class LongIn(LongCopy):
     __slots__ = ()
 
     async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
-        path, block, free = self._path, self._block, self._free
+        path, free, clock = self._path, self._free, time.perf_counter
+        allowed, since = 0, clock()
         for number, (begin, size) in enumerate(self._pieces):
-            while not free:
-                await self._until_one_ends()
-            if not path.takes(block):
-                await self._until_room(block)
+            if not free:
+                self._note_ended()
+                while not free:
+                    allowed = 0
+                    await self._until_one_ends()
+            if not allowed:
+                allowed = await self._until_allowed()
+            allowed -= 1
             slot = free.pop()
             try:
                 slot.load(memory[begin : begin + size])
@@ -262,9 +282,15 @@ class LongIn(LongCopy):
                 free.append(slot)
                 raise
             self._send_piece(number, slot)
-            await self._pause()
+            if clock() - since > TURN_SECONDS:
+                allowed = 0
+                await self._turn()
+                since = clock()
+        self._note_ended()
+        if self._error is not None:
+            raise self._error
         if path.takes(self._array._storage.block):
-            self._send_move(self._address, block.address, path.move)
+            self._send_move(self._address, self._block.address, path.move)
         else:
             await self._move_generally()
         await self._until_all_ended()
@@ -309,16 +335,21 @@ class LongOut(LongCopy):
         """The slots with bytes that are to be copied, in the order of their pieces."""
 
     async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
-        path, block, free, arrived = self._path, self._block, self._free, self._arrived
-        self._send_move(block.address, self._address, path.move)
-        sent = 0
+        free, arrived, clock = self._free, self._arrived, time.perf_counter
+        self._send_move(self._block.address, self._address, self._path.move)
+        sent, count, allowed, since = 0, len(self._pieces), 0, clock()
         for begin, size in self._pieces:
-            while sent < len(self._pieces) and free and (path.takes(block) or not arrived):
-                await self._until_room(block)
+            while free and sent < count:
+                if not allowed:
+                    allowed = await self._until_allowed()
+                allowed -= 1
                 self._send_piece(sent, free.pop())
                 sent += 1
-            while not arrived:
-                await self._until_one_ends()
+            if not arrived:
+                self._note_ended()
+                while not arrived:
+                    allowed = 0
+                    await self._until_one_ends()
             if self._error is not None:
                 raise self._error
             slot = arrived.popleft()
@@ -326,7 +357,10 @@ class LongOut(LongCopy):
                 slot.store(memory[begin : begin + size])
             finally:
                 free.append(slot)
-            await self._pause()
+            if clock() - since > TURN_SECONDS:
+                allowed = 0
+                await self._turn()
+                since = clock()
 
     def _piece_ended(self, slot: Slot | None) -> None:
         if slot is not None:

@@ -130,6 +130,8 @@ class CopyPath:
         self.long: bool = False
         """True while a copy of ``long_copies.py`` is under way. There is one at a time: its slots are to stay in the
         cache."""
+        self.lacking: tuple[int, int, int] | None = None
+        """A size for which the arena had no block, its bytes in use and the number of its chunks then; see there."""
         self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
         self._form_of_area: dict[int, Form] = {}
         """The forms of pinned memory, by the numbers of the areas."""
