@@ -91,7 +91,7 @@ class BatchCopy:
         address, size = array._storage.block.address + array._offset, host.nbytes
         if self._pinned is not None:
             area, offset = self._pinned
-            self._send((address, offset, size), None, self.path.form_of_area(area.number))
+            self._send((address, offset, size), None, self.path.form_of_area(area))
         elif self.count == 1:
             self._send_through(acquire(size), host.ravel().view(BYTES), address)
         else:

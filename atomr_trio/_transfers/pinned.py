@@ -16,7 +16,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from .._wire.channel import set_size
 from .._wire.limits import available_memory, reason_of
 from .._wire.protocol import LANE_COPY_IN
 from .._wire.records.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
+
+if TYPE_CHECKING:
+    from .short_copies import Form
 
 
 class PinnedArea:
@@ -43,6 +46,8 @@ class PinnedArea:
         """Keeps the mapping, which would otherwise be unmapped in the program's thread when the array is collected."""
         self._generation = 0
         self._told: dict[int, int] = {}
+        self.forms: dict[int, Form] = {}
+        """The forms of the records of its copies, by their lanes; see ``short_copies.py``."""
 
     def __repr__(self) -> str:
         return f"<PinnedArea {self.number}: {self.address:#x}+{self.size:#x}>"

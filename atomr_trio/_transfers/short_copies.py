@@ -59,6 +59,7 @@ _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
 _MOVE = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
+"""A run of bytes, without its addresses and its length."""
 _READY = ChunkState.READY
 
 
@@ -133,8 +134,6 @@ class CopyPath:
         self.lacking: tuple[int, int, int] | None = None
         """A size for which the arena had no block, its bytes in use and the number of its chunks then; see there."""
         self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
-        self._form_of_area: dict[int, Form] = {}
-        """The forms of pinned memory, by the numbers of the areas."""
         self._forms: dict[bytes, Form] = {}
         """The forms of boxes, by their payloads."""
         self._form_of: dict[Box, Form] = {}
@@ -216,18 +215,16 @@ class CopyPath:
         sides = (here, slot.offset) if self.incoming else (slot.offset, here)
         return (slot.area, *sides), self.form_of(box)
 
-    def form_of_area(self, area: int) -> Form:
+    def form_of_area(self, area: PinnedArea) -> Form:
         """Return the form of the copies of pinned memory, whose words are the device address, the offset, the size.
 
-        An area has a form of its own, so the worker can prepare a copy with the area's address.
+        An area has a form of its own, so a worker can prepare a copy with the area's address.
         """
-        form = self._form_of_area.get(area)
+        form = area.forms.get(self.way.lane)
         if form is None:
             box = self.way.box
-            payload = box.struct.pack(area) + BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
-            if len(self._form_of_area) >= _MOST_FORMS:
-                self._form_of_area.clear()
-            form = self._form_of_area[area] = Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
+            payload = box.struct.pack(area.number) + _MOVE
+            form = area.forms[self.way.lane] = Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
         return form
 
     def form_of(self, box: Box) -> Form:
@@ -372,7 +369,7 @@ class ShortCopy:
         address, whole = array._storage.block.address + array._offset, host.nbytes
         if self._pinned is not None:
             area, offset = self._pinned
-            self._send((address, offset, whole), self._path.form_of_area(area.number))
+            self._send((address, offset, whole), self._path.form_of_area(area))
         elif self._count == 1:
             slot = self._slots[0]
             if incoming:
