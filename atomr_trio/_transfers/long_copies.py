@@ -47,6 +47,11 @@ WINDOW: Final = 4
 TURN_SECONDS: Final = 40e-6
 """A task that has copied for so long lets others run before the next piece."""
 
+LONG_TURN_SECONDS: Final = 200e-6
+PATIENCE: Final = 5
+"""If the others take so long in their turn, it copies so many times as long in the next one: a loop that is busy would
+else hold up a copy for as many turns as it has pieces."""
+
 _POLL_SECONDS: Final = 200e-6
 
 
@@ -191,12 +196,16 @@ class LongCopy(ShortCopy):
         if generation.loss is not None:
             raise generation.loss.error(self._array._storage.device.index, generation.number)
 
-    async def _turn(self) -> None:
-        """Let others run, between two pieces."""
+    async def _turn(self) -> float:
+        """Let others run, between two pieces. Returns until when this task may go on."""
+        clock = time.perf_counter
+        begun = clock()
         await trio.lowlevel.checkpoint()
+        now = clock()
         self._note_ended()
         if self._error is not None:
             raise self._error
+        return now + (TURN_SECONDS if now - begun < LONG_TURN_SECONDS else PATIENCE * TURN_SECONDS)
 
     def _note_ended(self) -> None:
         """Settle what has ended, if this task is the one that polls."""
@@ -265,7 +274,7 @@ class LongIn(LongCopy):
 
     async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
         path, free, clock = self._path, self._free, time.perf_counter
-        allowed, since = 0, clock()
+        allowed, until = 0, clock() + TURN_SECONDS
         for number, (begin, size) in enumerate(self._pieces):
             if not free:
                 self._note_ended()
@@ -282,10 +291,8 @@ class LongIn(LongCopy):
                 free.append(slot)
                 raise
             self._send_piece(number, slot)
-            if clock() - since > TURN_SECONDS:
-                allowed = 0
-                await self._turn()
-                since = clock()
+            if clock() > until:
+                allowed, until = 0, await self._turn()
         self._note_ended()
         if self._error is not None:
             raise self._error
@@ -337,7 +344,7 @@ class LongOut(LongCopy):
     async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
         free, arrived, clock = self._free, self._arrived, time.perf_counter
         self._send_move(self._block.address, self._address, self._path.move)
-        sent, count, allowed, since = 0, len(self._pieces), 0, clock()
+        sent, count, allowed, until = 0, len(self._pieces), 0, clock() + TURN_SECONDS
         for begin, size in self._pieces:
             while free and sent < count:
                 if not allowed:
@@ -357,10 +364,8 @@ class LongOut(LongCopy):
                 slot.store(memory[begin : begin + size])
             finally:
                 free.append(slot)
-            if clock() - since > TURN_SECONDS:
-                allowed = 0
-                await self._turn()
-                since = clock()
+            if clock() > until:
+                allowed, until = 0, await self._turn()
 
     def _piece_ended(self, slot: Slot | None) -> None:
         if slot is not None:

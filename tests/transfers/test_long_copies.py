@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -147,6 +148,45 @@ async def test_two_at_a_time_in_one_direction_are_exact_and_one_of_them_goes_the
             assert submitted(dev, lane) == before + PIECES + 1 + 1
         assert all(map(same, outs, hosts))
         assert is_clean(dev)
+
+
+@pytest.mark.parametrize(("others", "pieces"), [(10e-6, 2), (1e-3, 7)])
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_are_slow(
+    direction, others, pieces, monkeypatch
+):
+    """With a clock on which a piece takes 30 us, and the others have so long a turn."""
+    async with scenario() as dev:
+        array, host = await dev.to_device(np.zeros(4 * SIZE, np.uint8)), np.ones(4 * SIZE, np.uint8)
+        now, done, turns = [0.0], [], []
+        copy, checkpoint = getattr(Slot, name := "load" if direction == "in" else "store"), trio.lowlevel.checkpoint
+
+        def piece(slot: Slot, memory: Any) -> None:
+            now[0] += 30e-6
+            done.append(memory)
+            copy(slot, memory)
+
+        async def turn() -> None:
+            turns.append(len(done))
+            now[0] += others
+            await checkpoint()
+
+        with monkeypatch.context() as patch:
+            patch.setattr(long_copies, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+            patch.setattr(Slot, name, piece)
+            patch.setattr(long_copies, "trio", SimpleNamespace(**{**vars(trio), "lowlevel": Lowlevel(turn)}))
+            await (array.copy_from if direction == "in" else array.copy_to)(host)
+        assert turns == [2, *range(2 + pieces, 4 * PIECES + 1, pieces)]
+
+
+class Lowlevel:
+    """That of trio, with another checkpoint."""
+
+    def __init__(self, checkpoint: Any) -> None:
+        self.checkpoint = checkpoint
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(trio.lowlevel, name)
 
 
 # --- what others see --------------------------------------------------------------------------------------------------
