@@ -287,6 +287,7 @@ class ShortCopy:
     __slots__ = (
         "_array",
         "_begun",
+        "_bell",
         "_count",
         "_ended",
         "_error",
@@ -296,7 +297,6 @@ class ShortCopy:
         "_looks",
         "_path",
         "_pinned",
-        "_sleeper",
         "_slots",
         "_ticket",
     )
@@ -330,8 +330,7 @@ class ShortCopy:
         """True if the caller has left."""
         self._looks = False
         """True while this task polls for all ends."""
-        self._sleeper: trio.lowlevel.Task | None = None
-        """This task, while it sleeps until a command has ended."""
+        self._bell: trio.Event | None = None
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -439,7 +438,7 @@ class ShortCopy:
         mailbox.count_finished(count - failed, "abandoned" if left else "ok")
         if left or self._path.incoming:
             self._release_ended()
-        if self._sleeper is not None:
+        if self._bell is not None:
             self._wake()
 
     def _release_ended(self) -> None:
@@ -463,17 +462,13 @@ class ShortCopy:
         self._wake()
 
     async def _sleep(self) -> None:
-        self._sleeper = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._abort)
-
-    def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
-        self._sleeper = None
-        return trio.lowlevel.Abort.SUCCEEDED
+        self._bell = trio.Event()
+        await self._bell.wait()
 
     def _wake(self) -> None:
-        task, self._sleeper = self._sleeper, None
-        if task is not None:
-            trio.lowlevel.reschedule(task)
+        if self._bell is not None:
+            self._bell.set()
+            self._bell = None
 
 
 class ShortBoxCopy(ShortCopy):
