@@ -308,7 +308,7 @@ class BatchCopies:
         if array._plain is None or not flags.c_contiguous:
             plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
             return None if plan is None else BatchBoxCopy(path, plan)
-        found = None if flags.owndata else self._pinned.find(host)
+        found = None if flags.owndata else self._pinned.find_packed(host)
         count = 1
         if found is None:
             if size > SHORT_PIECE:

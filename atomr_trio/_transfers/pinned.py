@@ -145,7 +145,18 @@ class PinnedMemory:
         flags = host.flags
         if flags.owndata or not flags.c_contiguous:  # numpy's own memory is never pinned
             return None
-        address = address_of(host)
+        return self.find_packed(host)
+
+    def find_packed(self, host: npt.NDArray[Any]) -> tuple[PinnedArea, int] | None:
+        """Do so for an array that is C-contiguous, and whose memory is not its own."""
+        if self._gone:
+            self.collect()
+        if not self._areas:
+            return None
+        try:
+            address = _address_of(_byte_of(host))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            address = address_of(host)
         index = bisect.bisect(self._addresses, address) - 1
         if index < 0:
             return None

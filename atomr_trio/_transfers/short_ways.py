@@ -44,7 +44,7 @@ class ShortCopies(DevicePart):
         if array._plain is None or not flags.c_contiguous:
             return self._begin_boxes(path, array, host) if size <= SHORT_BYTES else None
         block = array._storage.block
-        found = None if flags.owndata else self._pinned.find(host)
+        found = None if flags.owndata else self._pinned.find_packed(host)
         if found is not None:
             if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
                 return None
