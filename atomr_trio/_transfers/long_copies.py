@@ -27,7 +27,7 @@ import trio
 
 from .._generation.requests import CommandRequest
 from .._generation.timeline import Launch
-from .._memory.arena import ArenaFull, Block
+from .._memory.arena import ArenaFull, Block, ChunkState
 from .._values.errors import DeviceClosed, DeviceError
 from .._wire.protocol import Role
 from .._wire.records.memory import BOX, COPY
@@ -94,10 +94,13 @@ def _private_block(path: CopyPath, size: int) -> Block | None:
     except ArenaFull:
         pass
     else:
+        there = block.chunk.state is ChunkState.READY
         if path.takes_new(block, WINDOW):
             path.lacking = None
             return block
         arena.free(block)
+        if there:  # others still work on that memory
+            return None
     path.lacking = size, arena.in_use, len(arena.chunks)
     return None
 

@@ -274,6 +274,23 @@ async def test_without_memory_for_the_block_a_copy_goes_the_general_way_until_th
         assert is_clean(dev)
 
 
+async def test_while_others_work_on_the_memory_of_the_block_a_copy_goes_the_general_way(monkeypatch):
+    async with scenario() as dev:
+        array, host = await dev.to_device(np.zeros(SIZE, np.uint8)), numbers(SIZE, np.uint8)
+        path = core_of(dev).part(ShortCopies)._paths[LANE_COPY_IN]
+        counts = []
+        for busy in (True, False):
+            with monkeypatch.context() as patch:
+                if busy:
+                    patch.setattr(CopyPath, "takes_new", lambda *_: False)
+                before = submitted(dev, LANE_COPY_IN)
+                await array.copy_from(host)
+                counts.append(submitted(dev, LANE_COPY_IN) - before)
+        assert counts == [1, PIECES + 1]
+        assert path.lacking is None
+        assert is_clean(dev)
+
+
 async def test_without_slots_a_copy_goes_the_general_way():
     async with scenario() as dev:
         array, host = await dev.to_device(np.zeros(SIZE, np.uint8)), numbers(SIZE, np.uint8)
