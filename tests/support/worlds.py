@@ -1,0 +1,40 @@
+"""Worlds, for tests: groups that have one, and what is looked at after a loss."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import numpy as np
+import trio
+
+import atomr_trio
+from support import ON_GPU
+from support.groups import open_group
+
+ANY_NUMBER = atomr_trio.RestartPolicy(intensity=math.inf, backoff_min=0.01)
+DEADLINE = 60
+SETTINGS: dict[str, str] = {"NVLS_ENABLE": "0"} if ON_GPU else {}
+"""What worlds of tests tell NCCL: no multicast on the machines of this project."""
+
+
+@contextlib.asynccontextmanager
+async def open_world(count: int = 2, **options: Any) -> AsyncIterator[tuple[atomr_trio.Devices, atomr_trio.World]]:
+    """Open a group and a world of all of its devices."""
+    options.setdefault("restart_policy", ANY_NUMBER)
+    settings = {"nccl": SETTINGS, "deterministic": options.pop("deterministic", True)}
+    async with open_group(count, **options) as devices:
+        with trio.fail_after(DEADLINE):
+            yield devices, await devices.world(**settings)
+
+
+async def put(devices: Sequence[Any], *arrays: Any) -> list[Any]:
+    """One array for each device."""
+    return [await dev.to_device(np.asarray(array)) for dev, array in zip(devices, arrays, strict=True)]
+
+
+async def get(arrays: Sequence[Any]) -> list[Any]:
+    """The contents of several arrays."""
+    return [await array.to_host() for array in arrays]
