@@ -201,15 +201,16 @@ def _blocks(config: Any) -> bool:
 
 
 def _make(process: Process, result: Any, rank: int, ranks: int, unique_id: bytes, blocks: bool) -> None:
-    """Begin a communicator. Its handle is given before all ranks have come, so that another thread can abort it.
+    """Begin a communicator. Its handle is there before all ranks have come, so that another thread can abort it.
 
-    One that does not block returns then, with "in progress".
+    One that does not block returns then, with "in progress". In a group the handle is there at the end.
     """
     communicator = Communicator(rank, ranks, _device(process))
-
     number = counterpart.add_handle(process, communicator)
-    counterpart.give(result, number)
+    if not _thread.group.depth:
+        counterpart.give(result, number)
     if not blocks:
+        counterpart.give(result, number)
         threading.Thread(target=communicator.begin, args=(unique_id,), daemon=True).start()
         raise Refused(Result.ncclInProgress)
 
@@ -219,7 +220,7 @@ def _make(process: Process, result: Any, rank: int, ranks: int, unique_id: bytes
             counterpart.give(result, None)
             process.handles.pop(number)  # an abort has dropped it
             raise Refused(communicator.state)
-        return lambda: None
+        return lambda: counterpart.give(result, number)
 
     _now_or_at_the_end(begin)
 

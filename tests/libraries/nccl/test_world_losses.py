@@ -1,0 +1,346 @@
+"""A member of a world is lost: what is torn, what goes on, and the next epoch."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+import trio.testing
+
+from atomr_trio import ContextLost, StaleArray, WorldLost
+from atomr_trio._device.device import core_of
+from atomr_trio.libraries.nccl import actor, epochs
+from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
+from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, process_exists, until, worker_pid
+from support.worlds import SETTINGS, get, open_world, put
+
+N = 1000
+SHAPE = (-(-N // 128), 128)
+MEMBERS = [2, 4]
+NUMBERS = np.arange(N, dtype=np.int32)
+
+
+class Scene:
+    """A world, and for each member an input, an output, and an array that has nothing to do with it."""
+
+    def __init__(self, devices: Any, world: Any) -> None:
+        self.devices = devices
+        self.world = world
+        self.size = len(world)
+        self.given = [NUMBERS + rank for rank in range(self.size)]
+        self.total = sum(self.given)
+
+    async def begin(self) -> Scene:
+        self.arrays = await put(self.devices, *self.given)
+        self.outputs = await put(self.devices, *(NUMBERS * 0 for _ in self.devices))
+        self.apart = await put(self.devices, *(NUMBERS for _ in self.devices))
+        self.touch = [(await compile_rogue(dev, "touch"))[0] for dev in self.devices]
+        self.generations = [dev.generation for dev in self.devices]
+        return self
+
+    async def intact(self, lost: int) -> None:
+        """After the loss of one member: inputs are what they were, outputs are torn, and the other workers go on."""
+        assert [array.state for array in self.outputs] == ["torn"] * self.size
+        for found, before in zip(await get(self.arrays), self.given, strict=True):
+            assert np.array_equal(found, before)
+        for array in self.outputs:
+            with pytest.raises(StaleArray, match="epoch 1 of its world ended|generation 1 was lost"):
+                await array.to_host()
+        now = [dev.generation for dev in self.devices]
+        assert now == [number + (rank == lost) for rank, number in enumerate(self.generations)]
+
+    async def whole_again(self, epoch: int = 2) -> None:
+        """The world has begun another epoch, and its collectives are right."""
+        assert await self.world.wait_epoch(after=epoch - 1) == epoch
+        for _ in range(2):
+            await self.world.all_reduce(self.arrays, self.outputs)
+            assert all(np.array_equal(found, self.total) for found in await get(self.outputs))
+
+
+@pytest.fixture(params=[(count, standby) for count in MEMBERS for standby in (0, 1)], ids=str)
+async def scene(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    count, standby = request.param
+    async with open_world(count, standby=standby) as (devices, world):
+        if standby:
+            for dev in devices:
+                await dev.wait_standby()
+        yield await Scene(devices, world).begin()
+
+
+async def lose(scene: Scene, rank: int, how: str) -> None:
+    """Lose the worker of a member, and wait until the next one is there."""
+    dev = scene.devices[rank]
+    generation = dev.generation
+    if how == "fault":
+        (wild,) = await compile_rogue(dev, "wild")
+        async with dev.lane() as lane:
+            with pytest.raises(ContextLost):
+                await wild.launch(1, 1, WILD, lane=lane)
+    else:
+        kill_worker(dev, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
+    await next_generation(dev, generation)
+
+
+async def fail(errors: list[Exception], call: Any, *arguments: Any) -> None:
+    try:
+        await call(*arguments)
+    except Exception as error:
+        errors.append(error)
+
+
+@pytest.mark.parametrize("how", ["kill", "fault"])
+async def test_a_collective_in_flight_is_lost_on_all_members_and_the_world_goes_on(scene: Scene, how: str) -> None:
+    lost, errors = scene.size - 1, []
+    async with trio.open_nursery() as nursery:
+        async with gated(scene.devices[lost]) as gate:
+            scene.touch[lost].launch_nowait(*SHAPE, scene.outputs[lost], N)
+            nursery.start_soon(fail, errors, scene.world.all_reduce, scene.arrays, scene.outputs)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            assert not errors
+            await lose(scene, lost, how)
+            del gate
+    (error,) = errors
+    assert isinstance(error, WorldLost)
+    assert error.epoch == 1
+    assert list(error.causes) == [lost]
+    assert isinstance(error.causes[lost], ContextLost)
+    await scene.intact(lost)
+    await scene.whole_again()
+
+
+async def test_a_loss_while_nothing_is_under_way_costs_no_request(scene: Scene) -> None:
+    await lose(scene, 0, "kill")
+    await scene.world.all_reduce(scene.arrays, scene.outputs)
+    assert all(np.array_equal(found, scene.total) for found in await get(scene.outputs))
+    assert scene.world.epoch == 2
+    assert [dev.generation for dev in scene.devices[1:]] == scene.generations[1:]
+
+
+async def test_what_waits_runs_in_the_next_epoch(scene: Scene) -> None:
+    """One is in flight and lost, and two that were called after it, when the world had no epoch, are right."""
+    errors: list[Exception] = []
+    others = [dev.empty(N, np.int32) for dev in scene.devices]
+    async with trio.open_nursery() as nursery, gated(scene.devices[0]):
+        scene.touch[0].launch_nowait(*SHAPE, scene.outputs[0], N)
+        nursery.start_soon(fail, errors, scene.world.all_reduce, scene.arrays, scene.outputs)
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        kill_worker(scene.devices[0])
+        await until(lambda: errors)
+        with pytest.raises(trio.WouldBlock, match="between two epochs"):
+            scene.world.all_reduce_nowait(scene.arrays, others)
+        nursery.start_soon(fail, errors, scene.world.all_reduce, scene.arrays, scene.outputs)
+        nursery.start_soon(fail, errors, scene.world.all_reduce, scene.arrays, others)
+    assert [type(error) for error in errors] == [WorldLost]
+    for arrays in (scene.outputs, others):
+        assert all(np.array_equal(found, scene.total) for found in await get(arrays))
+
+
+async def test_what_was_made_of_lost_outputs_is_torn_and_all_else_is_right() -> None:
+    """Behind the collective, on the survivor: work on its output, work on that, a copy to the host; and work apart."""
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        source = 'extern "C" __global__ void add(int *x, const int *y, int n)'
+        source += "{int i = blockIdx.x * blockDim.x + threadIdx.x; if (i < n) x[i] += y[i];}"
+        add = await devices[0].nvrtc.compile(source, "add")
+        made, later, read = await put([devices[0]] * 3, NUMBERS, NUMBERS, NUMBERS)
+        errors: dict[str, Exception | None] = {}
+
+        async def call(name: str, function: Any, *arguments: Any) -> None:
+            errors[name] = None
+            try:
+                await function(*arguments)
+            except Exception as error:
+                errors[name] = error
+
+        async with devices[0].lane() as lane, trio.open_nursery() as nursery:
+            async with gated(devices[1]):
+                scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
+                nursery.start_soon(call, "collective", world.all_reduce, scene.arrays, scene.outputs)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                nursery.start_soon(call, "launch", add.launch, *SHAPE, made, scene.outputs[0], N)
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                nursery.start_soon(call, "launch on that", add.launch, *SHAPE, later, made, N)
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                nursery.start_soon(call, "copy", scene.outputs[0].to_host)
+                nursery.start_soon(call, "copy of that", later.to_host)
+                async with devices[0].batch(lane=lane) as batch:
+                    batch.launch(add, *SHAPE, scene.apart[0], scene.arrays[0], N)
+                    batch.launch(add, *SHAPE, read, scene.apart[0], N)
+                await trio.testing.wait_all_tasks_blocked(0.05)
+                kill_worker(devices[1])
+                await next_generation(devices[1], 1)
+        assert {name: type(error) for name, error in errors.items()} == {
+            name: WorldLost for name in ("collective", "launch", "launch on that", "copy", "copy of that")
+        }
+        for array in (made, later):
+            with pytest.raises(StaleArray, match="epoch 1 of its world ended"):
+                await array.to_host()
+        assert np.array_equal(await scene.apart[0].to_host(), NUMBERS * 2)
+        assert np.array_equal(await read.to_host(), NUMBERS * 3)
+        await scene.intact(1)
+        await scene.whole_again()
+        await made.copy_from(NUMBERS)
+        await add.launch(*SHAPE, made, scene.outputs[0], N)
+        assert np.array_equal(await made.to_host(), NUMBERS + scene.total)
+
+
+async def test_launches_of_a_batch_on_lost_outputs_fail_and_what_they_wrote_is_torn() -> None:
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        (touch, _), (out, apart) = scene.touch, (scene.outputs[0], scene.apart[0])
+        errors: list[Exception] = []
+
+        async def launches() -> None:
+            async with devices[0].batch() as batch:
+                for _ in range(20):
+                    batch.launch(touch, *SHAPE, out, N)
+                    batch.launch(touch, *SHAPE, apart, N)
+
+        async with trio.open_nursery() as nursery, gated(devices[1]):
+            scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
+            nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.outputs)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.start_soon(fail, errors, launches)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            kill_worker(devices[1])
+            await next_generation(devices[1], 1)
+        assert [type(error) for error in errors] == [WorldLost] * 2
+        assert out.state == "torn"
+        assert np.array_equal(await apart.to_host(), NUMBERS + 20)
+        await scene.whole_again()
+
+
+async def test_a_collective_of_another_world_that_used_lost_outputs_is_torn_on_all_of_its_members() -> None:
+    """Members 0 and 1 have the world that is lost; 0 and 2 have another one, whose input is an output of the first."""
+    async with open_world(3) as (devices, whole):
+        await whole.aclose()
+        first = await devices.world([0, 1], nccl=SETTINGS)
+        second = await devices.world([0, 2], nccl=SETTINGS)
+        third = await devices.world([0, 2], nccl=SETTINGS)
+        a, b, c = await put(devices, NUMBERS, NUMBERS, NUMBERS)
+        outs = [dev.empty(N, np.int32) for dev in devices]
+        made = [devices[0].empty(N, np.int32), devices[2].empty(N, np.int32)]
+        errors: list[Exception] = []
+        (touch,) = await compile_rogue(devices[1], "touch")
+        async with trio.open_nursery() as nursery, gated(devices[1]):
+            touch.launch_nowait(*SHAPE, b, N)
+            nursery.start_soon(fail, errors, first.all_reduce, [a, b], outs[:2])
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            nursery.start_soon(fail, errors, second.all_reduce, [outs[0], c], made)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            right = third.all_reduce_nowait([a, c])
+            kill_worker(devices[1])
+            await next_generation(devices[1], 1)
+        assert [type(error) for error in errors] == [WorldLost] * 2
+        assert [array.state for array in (*outs[:2], *made)] == ["torn"] * 4
+        assert all(np.array_equal(found, NUMBERS * 2) for found in await get(right))
+        assert [world.epoch for world in (second, third)] == [1, 1]
+        assert all(np.array_equal(found, NUMBERS * 2) for found in await get(await second.all_reduce([a, c])))
+        assert await first.wait_epoch(after=1) == 2
+
+
+async def test_a_work_in_place_costs_the_arrays() -> None:
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        errors: list[Exception] = []
+        async with trio.open_nursery() as nursery, gated(devices[1]):
+            scene.touch[1].launch_nowait(*SHAPE, scene.arrays[1], N)
+            nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.arrays)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            kill_worker(devices[1])
+            await next_generation(devices[1], 1)
+        assert [array.state for array in scene.arrays] == ["torn"] * 2
+        with pytest.raises(StaleArray):
+            await world.all_reduce(scene.arrays, scene.arrays)
+        for array, before in zip(scene.arrays, scene.given, strict=True):
+            await array.copy_from(before)
+        await scene.whole_again()
+
+
+async def test_all_members_at_once_are_one_loss() -> None:
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        for dev in devices:
+            kill_worker(dev)
+        for dev in devices:
+            await next_generation(dev, 1)
+        await scene.whole_again()
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("hangs", ["ncclCommAbort", "ncclCommInitRankConfig"])
+async def test_a_survivor_that_hangs_in_nccl_is_replaced(monkeypatch: pytest.MonkeyPatch, hangs: str) -> None:
+    monkeypatch.setattr(epochs, "ABORT_SECONDS", 0.3)
+    monkeypatch.setattr(actor, "INIT_SECONDS", 1.0)
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        inject(devices[0], hangs, Hang())
+        kill_worker(devices[1])
+        await next_generation(devices[0], 1)
+        assert np.array_equal(await scene.apart[0].to_host(), NUMBERS)
+        await world.all_reduce(scene.arrays, scene.outputs)
+        assert all(np.array_equal(found, scene.total) for found in await get(scene.outputs))
+
+
+@pytest.mark.sim_only
+async def test_a_member_that_refuses_its_part_ends_the_epoch_and_keeps_its_worker() -> None:
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        await world.all_reduce(scene.arrays, scene.outputs)
+        inject(devices[1], "ncclAllReduce", ReturnStatus(3))
+        with pytest.raises(WorldLost) as lost:
+            await world.all_reduce(scene.arrays, scene.outputs)
+        assert list(lost.value.causes) == [1]
+        assert "ncclInternalError" in str(lost.value.causes[1])
+        await scene.whole_again()
+        assert [dev.generation for dev in devices] == [1, 1]
+
+
+@pytest.mark.sim_only
+async def test_a_member_that_is_lost_while_the_world_begins_is_waited_for() -> None:
+    with inject_at_start("ncclCommInitRankConfig", Delay(0.5), workers=2):
+        async with open_world(2) as (devices, first):
+            await first.aclose()
+            worlds: list[Any] = []
+
+            async def begin() -> None:
+                worlds.append(await devices.world())
+
+            inject(devices[1], "ncclCommInitRankConfig", Hang())
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(begin)
+                await trio.sleep(0.1)
+                kill_worker(devices[1])
+            arrays = await put(devices, NUMBERS, NUMBERS)
+            assert all(np.array_equal(found, NUMBERS * 2) for found in await get(await worlds[0].all_reduce(arrays)))
+
+
+async def test_closing_while_a_collective_waits_for_a_lost_member_ends_in_time() -> None:
+    async with open_world(2, close_timeout=1.0) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        errors: list[Exception] = []
+        pids = [worker_pid(dev) for dev in devices]
+        async with trio.open_nursery() as nursery, gated(devices[1]):
+            scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
+            nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.outputs)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            kill_worker(devices[1])
+            with trio.move_on_after(0.01):
+                await world.aclose()
+    assert [type(error) for error in errors] == [WorldLost]
+    assert not any(process_exists(pid) for pid in pids)
+
+
+async def test_a_world_of_one_member_waits_for_its_next_generation() -> None:
+    async with open_world(2) as (devices, _):
+        one = await devices.world([1], nccl=SETTINGS)
+        (array,) = await put(devices[1:], NUMBERS)
+        kill_worker(devices[1])
+        await next_generation(devices[1], 1)
+        (out,) = await one.all_reduce([array])
+        assert np.array_equal(await out.to_host(), NUMBERS)
+        assert core_of(devices[1]).generation == one.epoch == 2
