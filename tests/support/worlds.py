@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import trio
+import trio.testing
 
 import atomr_trio
 from support import ON_GPU
@@ -38,3 +39,8 @@ async def put(devices: Sequence[Any], *arrays: Any) -> list[Any]:
 async def get(arrays: Sequence[Any]) -> list[Any]:
     """The contents of several arrays."""
     return [await array.to_host() for array in arrays]
+
+
+async def quiet() -> None:
+    """Wait until nothing can go on. The watches of several devices wake up often, so the pause is short."""
+    await trio.testing.wait_all_tasks_blocked(0.005)

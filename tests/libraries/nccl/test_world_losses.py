@@ -16,7 +16,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor, epochs
 from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
 from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, process_exists, until, worker_pid
-from support.worlds import SETTINGS, get, open_world, put
+from support.worlds import SETTINGS, get, open_world, put, quiet
 
 N = 1000
 SHAPE = (-(-N // 128), 128)
@@ -48,7 +48,7 @@ class Scene:
         for found, before in zip(await get(self.arrays), self.given, strict=True):
             assert np.array_equal(found, before)
         for array in self.outputs:
-            with pytest.raises(StaleArray, match="epoch 1 of its world ended|generation 1 was lost"):
+            with pytest.raises(StaleArray, match=r"epoch 1 of its world ended|generation 1 was lost"):
                 await array.to_host()
         now = [dev.generation for dev in self.devices]
         assert now == [number + (rank == lost) for rank, number in enumerate(self.generations)]
@@ -99,7 +99,7 @@ async def test_a_collective_in_flight_is_lost_on_all_members_and_the_world_goes_
         async with gated(scene.devices[lost]) as gate:
             scene.touch[lost].launch_nowait(*SHAPE, scene.outputs[lost], N)
             nursery.start_soon(fail, errors, scene.world.all_reduce, scene.arrays, scene.outputs)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             assert not errors
             await lose(scene, lost, how)
             del gate
@@ -127,7 +127,7 @@ async def test_what_waits_runs_in_the_next_epoch(scene: Scene) -> None:
     async with trio.open_nursery() as nursery, gated(scene.devices[0]):
         scene.touch[0].launch_nowait(*SHAPE, scene.outputs[0], N)
         nursery.start_soon(fail, errors, scene.world.all_reduce, scene.arrays, scene.outputs)
-        await trio.testing.wait_all_tasks_blocked(0.05)
+        await quiet()
         kill_worker(scene.devices[0])
         await until(lambda: errors)
         with pytest.raises(trio.WouldBlock, match="between two epochs"):
@@ -160,22 +160,22 @@ async def test_what_was_made_of_lost_outputs_is_torn_and_all_else_is_right() -> 
             async with gated(devices[1]):
                 scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
                 nursery.start_soon(call, "collective", world.all_reduce, scene.arrays, scene.outputs)
-                await trio.testing.wait_all_tasks_blocked(0.05)
+                await quiet()
                 nursery.start_soon(call, "launch", add.launch, *SHAPE, made, scene.outputs[0], N)
-                await trio.testing.wait_all_tasks_blocked(0.02)
+                await quiet()
                 nursery.start_soon(call, "launch on that", add.launch, *SHAPE, later, made, N)
-                await trio.testing.wait_all_tasks_blocked(0.02)
+                await quiet()
                 nursery.start_soon(call, "copy", scene.outputs[0].to_host)
                 nursery.start_soon(call, "copy of that", later.to_host)
                 async with devices[0].batch(lane=lane) as batch:
                     batch.launch(add, *SHAPE, scene.apart[0], scene.arrays[0], N)
                     batch.launch(add, *SHAPE, read, scene.apart[0], N)
-                await trio.testing.wait_all_tasks_blocked(0.05)
+                await quiet()
                 kill_worker(devices[1])
                 await next_generation(devices[1], 1)
-        assert {name: type(error) for name, error in errors.items()} == {
-            name: WorldLost for name in ("collective", "launch", "launch on that", "copy", "copy of that")
-        }
+        assert {name: type(error) for name, error in errors.items()} == dict.fromkeys(
+            ("collective", "launch", "launch on that", "copy", "copy of that"), WorldLost
+        )
         for array in (made, later):
             with pytest.raises(StaleArray, match="epoch 1 of its world ended"):
                 await array.to_host()
@@ -203,9 +203,9 @@ async def test_launches_of_a_batch_on_lost_outputs_fail_and_what_they_wrote_is_t
         async with trio.open_nursery() as nursery, gated(devices[1]):
             scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
             nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.outputs)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             nursery.start_soon(fail, errors, launches)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             kill_worker(devices[1])
             await next_generation(devices[1], 1)
         assert [type(error) for error in errors] == [WorldLost] * 2
@@ -229,9 +229,9 @@ async def test_a_collective_of_another_world_that_used_lost_outputs_is_torn_on_a
         async with trio.open_nursery() as nursery, gated(devices[1]):
             touch.launch_nowait(*SHAPE, b, N)
             nursery.start_soon(fail, errors, first.all_reduce, [a, b], outs[:2])
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             nursery.start_soon(fail, errors, second.all_reduce, [outs[0], c], made)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             right = third.all_reduce_nowait([a, c])
             kill_worker(devices[1])
             await next_generation(devices[1], 1)
@@ -250,7 +250,7 @@ async def test_a_work_in_place_costs_the_arrays() -> None:
         async with trio.open_nursery() as nursery, gated(devices[1]):
             scene.touch[1].launch_nowait(*SHAPE, scene.arrays[1], N)
             nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.arrays)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             kill_worker(devices[1])
             await next_generation(devices[1], 1)
         assert [array.state for array in scene.arrays] == ["torn"] * 2
@@ -327,7 +327,7 @@ async def test_closing_while_a_collective_waits_for_a_lost_member_ends_in_time()
         async with trio.open_nursery() as nursery, gated(devices[1]):
             scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
             nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.outputs)
-            await trio.testing.wait_all_tasks_blocked(0.05)
+            await quiet()
             kill_worker(devices[1])
             with trio.move_on_after(0.01):
                 await world.aclose()
