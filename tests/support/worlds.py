@@ -25,9 +25,10 @@ SETTINGS: dict[str, str] = {"NVLS_ENABLE": "0"} if ON_GPU else {}
 async def open_world(count: int = 2, **options: Any) -> AsyncIterator[tuple[atomr_trio.Devices, atomr_trio.World]]:
     """Open a group and a world of all of its devices."""
     options.setdefault("restart_policy", ANY_NUMBER)
+    deadline = options.pop("deadline", DEADLINE)
     settings = {"nccl": SETTINGS, "deterministic": options.pop("deterministic", True)}
     async with open_group(count, **options) as devices:
-        with trio.fail_after(DEADLINE):
+        with trio.fail_after(deadline):
             yield devices, await devices.world(**settings)
 
 

@@ -19,6 +19,7 @@ import trio
 
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.settler import error_of
+from ..._supervision.realtime import Patience
 from ..._supervision.states import RequestState
 from ..._values.errors import (
     CommandFailed,
@@ -47,6 +48,8 @@ INIT_SECONDS = 30.0
 """The time that the members have to make a communicator, in seconds; then the attempt is given up."""
 MOST_ATTEMPTS: Final = 5
 """So many attempts in a row may fail while no member is lost."""
+_LOOKS: Final = 5
+"""How often a collective is looked at within the time that it may take."""
 _FIRST_PAUSE: Final = 0.05
 """The pause behind the first of them, in seconds; each further one is twice as long."""
 
@@ -93,7 +96,7 @@ class WorldDevice(DevicePart):
     def equip(self, generation: Generation) -> None:
         """Give a worker the environment of NCCL."""
         environment = known(self.environment, "a member of a world has one")
-        generation.sender.send_control(ENVIRONMENT, json.dumps(attrs.asdict(environment)).encode())
+        generation.sender.send_control(ENVIRONMENT, json.dumps(attrs.asdict(environment), sort_keys=True).encode())
 
 
 class _NotMade(Exception):
@@ -152,6 +155,22 @@ class WorldActor:
         self._entered = True
         self.group.ends.append(self._block_left)
         self.group.start_soon(self._run, self.name)
+        if self._limit is not None:
+            self.group.start_soon(self._watch, f"{self.name}.watch")
+
+    @property
+    def _limit(self) -> float | None:
+        """The shortest `hang_timeout` of the members, in seconds; None if none has one."""
+        limits = [core.options.hang_timeout for core in self.cores if core.options.hang_timeout is not None]
+        return min(limits, default=None)
+
+    async def _watch(self) -> None:
+        """End an epoch in which a collective hangs, though every member could have done its part."""
+        limit = known(self._limit, "it was asked for")
+        while self.ended is None:
+            await Patience(min(1.0, limit / _LOOKS)).readable()
+            if self._epoch is not None:
+                self._epoch.watch(time.monotonic(), limit)
 
     def _block_left(self) -> None:
         self._end(DeviceClosed("the block of the group was left, and with it the world was closed"))

@@ -20,7 +20,7 @@ from ..._generation.requests import CommandRequest
 from ..._memory.arena import Block, ChunkState
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
-from ..._wire.protocol import Role, Verb
+from ..._wire.protocol import MAX_LANES, Role, Verb
 from ..._wire.records.event import MARK
 from .records import CALL, CALLS, FIRST_RUN, RUN
 
@@ -44,6 +44,7 @@ class Part(Request):
 
     __slots__ = (
         *("after", "behind", "calls", "collective", "command", "core", "failed", "generation", "over", "rank", "roles"),
+        "short",
     )
 
     def __init__(self, collective: Collective, rank: int, core: DeviceCore, lane: int) -> None:
@@ -64,6 +65,8 @@ class Part(Request):
         """True once its ticket was reached, or its generation is settled."""
         self.failed: bool = False
         """True if it has ended with an error."""
+        self.short: list[tuple[Block, int]] = []
+        """The blocks that went the short way before, each with the lane."""
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
@@ -148,8 +151,19 @@ class Part(Request):
     def commit(self, checked: Checked, generation: Generation) -> None:
         """Send a checked command."""
         self.generation = generation
+        token = generation.token
+        self.short = [(block, block.fast - token) for block in self.roles if 0 <= block.fast - token < MAX_LANES]
         self.command = generation.order.commit(checked)
         self.after = tuple(book.issued for book in generation.timeline.lanes)
+
+    @property
+    def begun(self) -> bool:
+        """True if nothing delays it any more but the other members."""
+        generation, command = self.generation, self.command
+        if self.over or generation is None or command is None:
+            return True
+        reached = generation.timeline.reached
+        return reached((command.lane, command.ticket - 1)) and all(map(reached, command.waits))
 
     @property
     def reached(self) -> bool:
@@ -162,6 +176,10 @@ class Part(Request):
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
         """Note that its ticket was reached."""
         self.over, self.failed = True, error is not None
+        if self.short and error is None and self.generation is not None:
+            for block, lane in self.short:
+                self.generation.order.promote(block, lane)
+        self.short = []
         self.collective.part_ended(self, error)
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
@@ -173,7 +191,7 @@ class Part(Request):
 class Collective(Request):
     """A request to a world."""
 
-    __slots__ = ("epoch", "keep", "lost", "parts", "result", "spoiled")
+    __slots__ = ("begun_since", "epoch", "keep", "lost", "parts", "result", "spoiled")
 
     def __init__(self, operation: str) -> None:
         super().__init__(operation, lane=None)
@@ -184,6 +202,8 @@ class Collective(Request):
         self.keep: list[DeviceArray] = []
         """Its arrays, which must not be collected before it is over."""
         self.epoch: Epoch | None = None
+        self.begun_since: float | None = None
+        """The time since which nothing delays any part of it, as far as was seen."""
         self.lost: bool = False
         """True if its epoch has ended under it."""
         self.spoiled: Callable[[], DeviceError] | None = None

@@ -53,6 +53,9 @@ _ENTRIES = 8
 """The most entries of a stream's queue that one call is taken to make."""
 _WARM_BYTES = 1024
 
+_environment: bytes | None = None
+"""The record by which the environment of this process was set; None before the first."""
+
 
 class _Communicator:
     """One rank's end of a communicator, from the question for it to its abort."""
@@ -82,6 +85,8 @@ class NcclEngine:
         self._nccl: Any = nccl
         self._communicators: dict[int, _Communicator] = {}
         self._warm: Any = None
+        self._conflict = False
+        """True if this process has used NCCL with another environment than the one that is wanted."""
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {RUN.number: self._run, FIRST_RUN.number: self._run}
         self.controls: Mapping[int, Callable[[bytes], None]] = {
             ENVIRONMENT.number: self._set_environment,
@@ -160,6 +165,12 @@ class NcclEngine:
     # --- questions ----------------------------------------------------------------------------------------------------
 
     def _set_environment(self, payload: bytes) -> None:
+        """Set it, if NCCL has not been used yet: a process of a pool may have been, for other devices."""
+        global _environment
+        if _environment is not None:
+            self._conflict = _environment != payload
+            return
+        _environment = payload
         variables = json.loads(payload)
         for name, value in variables["defaults"].items():
             os.environ.setdefault(name, value)
@@ -214,7 +225,12 @@ class NcclEngine:
             return {"failure": _failure(HOST_SHORTAGE, type(error).__name__, words, "nccl")}
         return {"failure": _failure(ENGINE_BUG, type(error).__name__, repr(error), "nccl")}
 
+    def _check_environment(self) -> None:
+        if self._conflict:
+            raise _refused("the worker came from a pool, and has used NCCL with other settings of `nccl=`")
+
     def _unique_id(self) -> dict[str, Any]:
+        self._check_environment()
         made = self._nccl.ncclUniqueId()
         self._nccl.ncclGetUniqueId(byref(made))
         return {"id": bytes(made).hex(), "version": self._version()}
@@ -233,6 +249,7 @@ class NcclEngine:
 
     def _make(self, communicator: _Communicator, rank: int, size: int, unique_id: bytes) -> dict[str, Any]:
         try:
+            self._check_environment()
             handle = communicator.handle = self._nccl.ncclComm_t()
             self._begin(handle, rank, size, unique_id)
             communicator.ready = True
@@ -308,14 +325,16 @@ class NcclEngine:
 
     def close(self) -> None:
         """Abort every communicator."""
-        for communicator in self._communicators.values():
-            if not communicator.ended:
-                communicator.ended = True
-                self._end(communicator)
-        self._communicators.clear()
+        made = [each.handle for each in self._communicators.values() if each.ready and not each.ended]
         if self._warm is not None:
-            self._nccl.ncclCommAbort(self._warm)
-            self._warm = None
+            made.append(self._warm)
+        self._communicators.clear()
+        self._warm = None
+        if made:  # in one group: one by one they could wait for each other
+            self._nccl.ncclGroupStart()
+            for handle in made:
+                self._nccl.ncclCommAbort.status(handle)
+            self._nccl.ncclGroupEnd.status()
 
 
 def _failure(status: int, name: str, text: str, library: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from ..._generation.loss import Loss, LossKind
-from ..._values.errors import DeviceError, WorldLost
+from ..._values.errors import CommandFailed, DeviceError, WorldLost
 from .questions import Deadline, Question
 from .records import ABORT
 from .spoiling import spoil
@@ -104,6 +104,22 @@ class Epoch:
         self._pending.pop(collective, None)
         if self.idle:
             self._ended()
+
+    def watch(self, now: float, limit: float) -> None:
+        """End the epoch if a collective has taken longer than `limit` seconds since nothing delayed any part of it."""
+        for collective in tuple(self._pending):
+            if not all(part.begun for part in collective.parts):
+                collective.begun_since = None
+            elif collective.begun_since is None:
+                collective.begun_since = now
+            elif now - collective.begun_since > limit and not self.over:
+                for part in collective.parts:
+                    if not part.reached:
+                        text = f"{collective.operation} ran longer than hang_timeout={limit:g} s"
+                        device, number = part.core.index, self.generations[part.rank].number
+                        error = CommandFailed(text, device=device, generation=number, operation=collective.operation)
+                        self._causes.setdefault(part.rank, error)
+                self._end()
 
     def part_failed(self, collective: Collective, rank: int, error: DeviceError) -> None:
         """End the epoch: the other members wait for this one in vain."""
