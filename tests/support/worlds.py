@@ -14,6 +14,7 @@ import trio.testing
 import atomr_trio
 from support import ON_GPU
 from support.groups import open_group
+from support.rogue import until
 
 ANY_NUMBER = atomr_trio.RestartPolicy(intensity=math.inf, backoff_min=0.01)
 DEADLINE = 60
@@ -45,3 +46,9 @@ async def get(arrays: Sequence[Any]) -> list[Any]:
 async def quiet() -> None:
     """Wait until nothing can go on. The watches of several devices wake up often, so the pause is short."""
     await trio.testing.wait_all_tasks_blocked(0.005)
+
+
+async def under_way(world: atomr_trio.World, count: int = 1) -> None:
+    """Wait until so many collectives of a world were published and are not over."""
+    actor = world._actor
+    await until(lambda: actor._epoch is not None and len(actor._epoch._pending) >= count)
