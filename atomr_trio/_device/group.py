@@ -335,10 +335,10 @@ class Devices(Sequence[Device], metaclass=_DevicesType):
         deterministic: bool = True,
         nccl: Mapping[str, str | int] | None = None,
     ) -> World:
-        """Return a world of devices, whose collectives NCCL runs. Waits until its first epoch has begun.
+        """Return a world of devices, which compute together by NCCL, once all are there (``ncclCommInitRankConfig``).
 
-        - `members`: devices of the group, or their indices, each once; by default all that are alive. Their order is
-          that of the ranks.
+        - `members`: devices of the group, or the index of each, each once; by default all that are alive. Their order
+          is that of the ranks.
         - `deterministic`: pin the algorithm and the protocol of NCCL (``NCCL_ALGO=Ring``, ``NCCL_PROTO=Simple``), so
           that a sum of floats has the same bits each time. With False NCCL chooses, by sizes and connections.
         - `nccl`: variables of the environment for NCCL, by their names without the prefix, such as

@@ -108,7 +108,7 @@ class World(metaclass=NoPublicConstructor):
 
     @trio.lowlevel.enable_ki_protection
     async def aclose(self) -> None:
-        """Close the world when all of its requests are over. Its devices and their arrays stay.
+        """Close the world when all of its requests are over (``ncclCommAbort``). Its devices and their arrays stay.
 
         If this is cancelled, the world is closed at once, and requests that are under way raise `WorldLost`.
         A closed world stays closed; closing it again does nothing.
@@ -198,7 +198,7 @@ class World(metaclass=NoPublicConstructor):
 
         - `arrays`: one array of each member, of one shape and dtype, as for `all_reduce`.
         - `out`: an array of the root, of the same shape and dtype, or its array among `arrays`; by default a new one.
-        - `root`: the rank that has the result.
+        - `root`: the number of the rank that has the result.
         - `op`: as for `all_reduce`.
 
         Returns the output. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
@@ -210,7 +210,7 @@ class World(metaclass=NoPublicConstructor):
 
         - `arrays`: one array of each member, of any shape and one dtype. That of the root is read, all others are
           written.
-        - `root`: the rank whose array is read.
+        - `root`: the number of the rank whose array is read.
 
         Returns the arrays. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
@@ -248,7 +248,7 @@ class World(metaclass=NoPublicConstructor):
         - `arrays`: one array of each member, of any shape and one dtype.
         - `out`: an array of the root with one more axis in front, whose length is the number of members, and of the
           same dtype; by default a new one.
-        - `root`: the rank that has the result.
+        - `root`: the number of the rank that has the result.
 
         Returns the output. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
@@ -260,7 +260,7 @@ class World(metaclass=NoPublicConstructor):
         - `array`: an array of the root, of any dtype. The first axis of its shape is split into as many equal parts as
           there are members.
         - `out`: arrays of the shape and dtype of a part; by default new ones.
-        - `root`: the rank whose array is read.
+        - `root`: the number of the rank whose array is read.
 
         Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
@@ -312,7 +312,9 @@ class World(metaclass=NoPublicConstructor):
         await self._ask(plans.exchange, ((source, target),))
 
     async def recv(self, target: DeviceArray, source: DeviceArray) -> None:
-        """Do the same as `send`, seen from the other end: `target` and `source` are of one shape and dtype.
+        """Do the same as `send`, seen from the other end (``ncclRecv``, ``ncclSend``).
+
+        `target` and `source` are of one shape and dtype.
 
         Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
@@ -337,24 +339,27 @@ class World(metaclass=NoPublicConstructor):
     def reduce_nowait(
         self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0, op: Op | PremultipliedSum = "sum"
     ) -> DeviceArray:
-        """Publish `reduce` without waiting, with its arguments `arrays`, `out`, `root`, `op`, arrays of one shape and
-        dtype as there.
+        """Publish `reduce` without waiting.
+
+        The arguments are `arrays`, `out`, the number `root`, `op`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
         return self._begin(plans.reduce, arrays, out, root, op)
 
     def broadcast_nowait(self, arrays: Arrays, *, root: int = 0) -> tuple[DeviceArray, ...]:
-        """Publish `broadcast` without waiting, with its arguments `arrays`, `root`, arrays of one shape and dtype as
-        there.
+        """Publish `broadcast` without waiting.
+
+        The arguments are `arrays`, the number `root`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
         return self._begin(plans.broadcast, arrays, root)
 
     def all_gather_nowait(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
-        """Publish `all_gather` without waiting, with its arguments `arrays`, `out`, arrays of one shape and dtype as
-        there.
+        """Publish `all_gather` without waiting.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
@@ -363,16 +368,18 @@ class World(metaclass=NoPublicConstructor):
     def reduce_scatter_nowait(
         self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
     ) -> tuple[DeviceArray, ...]:
-        """Publish `reduce_scatter` without waiting, with its arguments `arrays`, `out`, `op`, arrays of one shape and
-        dtype as there.
+        """Publish `reduce_scatter` without waiting.
+
+        The arguments are `arrays`, `out`, `op`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
         return self._begin(plans.reduce_scatter, arrays, out, op)
 
     def gather_nowait(self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0) -> DeviceArray:
-        """Publish `gather` without waiting, with its arguments `arrays`, `out`, `root`, arrays of one shape and dtype
-        as there.
+        """Publish `gather` without waiting.
+
+        The arguments are `arrays`, `out`, the number `root`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
@@ -381,16 +388,18 @@ class World(metaclass=NoPublicConstructor):
     def scatter_nowait(
         self, array: DeviceArray, out: Arrays | None = None, *, root: int = 0
     ) -> tuple[DeviceArray, ...]:
-        """Publish `scatter` without waiting, with its arguments `array`, `out`, `root`, arrays of one shape and dtype
-        as there.
+        """Publish `scatter` without waiting.
+
+        The arguments are `array`, `out`, the number `root`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
         return self._begin(plans.scatter, array, out, root)
 
     def all_to_all_nowait(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
-        """Publish `all_to_all` without waiting, with its arguments `arrays`, `out`, arrays of one shape and dtype as
-        there.
+        """Publish `all_to_all` without waiting.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
@@ -399,15 +408,18 @@ class World(metaclass=NoPublicConstructor):
     def all_to_all_v_nowait(
         self, arrays: Arrays, counts: Sequence[Sequence[int]], out: Arrays | None = None
     ) -> tuple[DeviceArray, ...]:
-        """Publish `all_to_all_v` without waiting, with its arguments `arrays`, `counts`, `out`, arrays of one shape and
-        dtype as there.
+        """Publish `all_to_all_v` without waiting.
+
+        The arguments are `arrays`, the numbers `counts`, `out`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
         return self._begin(plans.all_to_all_v, arrays, counts, out)
 
     def exchange_nowait(self, pairs: Sequence[tuple[DeviceArray, DeviceArray]]) -> None:
-        """Publish `exchange` without waiting, with its arguments `pairs`, arrays of one shape and dtype as there.
+        """Publish `exchange` without waiting.
+
+        The arguments are `pairs`, of one shape and dtype as there.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
@@ -479,24 +491,27 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def reduce(
         self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0, op: Op | PremultipliedSum = "sum"
     ) -> DeviceArray:
-        """Do `World.reduce` at the end of the batch, with its arguments `arrays`, `out`, `root`, `op`, arrays of one
-        shape and dtype as there.
+        """Do `World.reduce` at the end of the batch.
+
+        The arguments are `arrays`, `out`, the number `root`, `op`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
         return self._add(plans.reduce, arrays, out, root, op)
 
     def broadcast(self, arrays: Arrays, *, root: int = 0) -> tuple[DeviceArray, ...]:
-        """Do `World.broadcast` at the end of the batch, with its arguments `arrays`, `root`, arrays of one shape and
-        dtype as there.
+        """Do `World.broadcast` at the end of the batch.
+
+        The arguments are `arrays`, the number `root`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
         return self._add(plans.broadcast, arrays, root)
 
     def all_gather(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
-        """Do `World.all_gather` at the end of the batch, with its arguments `arrays`, `out`, arrays of one shape and
-        dtype as there.
+        """Do `World.all_gather` at the end of the batch.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
@@ -505,32 +520,36 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def reduce_scatter(
         self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
     ) -> tuple[DeviceArray, ...]:
-        """Do `World.reduce_scatter` at the end of the batch, with its arguments `arrays`, `out`, `op`, arrays of one
-        shape and dtype as there.
+        """Do `World.reduce_scatter` at the end of the batch.
+
+        The arguments are `arrays`, `out`, `op`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
         return self._add(plans.reduce_scatter, arrays, out, op)
 
     def gather(self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0) -> DeviceArray:
-        """Do `World.gather` at the end of the batch, with its arguments `arrays`, `out`, `root`, arrays of one shape
-        and dtype as there.
+        """Do `World.gather` at the end of the batch.
+
+        The arguments are `arrays`, `out`, the number `root`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
         return self._add(plans.gather, arrays, out, root)
 
     def scatter(self, array: DeviceArray, out: Arrays | None = None, *, root: int = 0) -> tuple[DeviceArray, ...]:
-        """Do `World.scatter` at the end of the batch, with its arguments `array`, `out`, `root`, arrays of one shape
-        and dtype as there.
+        """Do `World.scatter` at the end of the batch.
+
+        The arguments are `array`, `out`, the number `root`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
         return self._add(plans.scatter, array, out, root)
 
     def all_to_all(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
-        """Do `World.all_to_all` at the end of the batch, with its arguments `arrays`, `out`, arrays of one shape and
-        dtype as there.
+        """Do `World.all_to_all` at the end of the batch.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
@@ -539,16 +558,18 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def all_to_all_v(
         self, arrays: Arrays, counts: Sequence[Sequence[int]], out: Arrays | None = None
     ) -> tuple[DeviceArray, ...]:
-        """Do `World.all_to_all_v` at the end of the batch, with its arguments `arrays`, `counts`, `out`, arrays of one
-        shape and dtype as there.
+        """Do `World.all_to_all_v` at the end of the batch.
+
+        The arguments are `arrays`, the numbers `counts`, `out`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """
         return self._add(plans.all_to_all_v, arrays, counts, out)
 
     def exchange(self, pairs: Sequence[tuple[DeviceArray, DeviceArray]]) -> None:
-        """Do `World.exchange` at the end of the batch, with its arguments `pairs`, arrays of one shape and dtype as
-        there.
+        """Do `World.exchange` at the end of the batch.
+
+        The arguments are `pairs`, of one shape and dtype as there.
 
         Raises `InvalidArgument`.
         """

@@ -11,12 +11,12 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import ContextLost, StaleArray, WorldLost
+from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, StaleArray, WorldLost
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.nccl import actor, epochs
+from atomr_trio.libraries.nccl import actor, epochs, questions
 from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
 from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, process_exists, until, worker_pid
-from support.worlds import SETTINGS, get, open_world, put, quiet
+from support.worlds import ANY_NUMBER, SETTINGS, get, open_world, put, quiet, under_way
 
 N = 1000
 SHAPE = (-(-N // 128), 128)
@@ -344,3 +344,134 @@ async def test_a_world_of_one_member_waits_for_its_next_generation() -> None:
         (out,) = await one.all_reduce([array])
         assert np.array_equal(await out.to_host(), NUMBERS)
         assert core_of(devices[1]).generation == one.epoch == 2
+
+
+# --- time, budgets, standbys ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.sim_only
+async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_epoch_alone() -> None:
+    """The call of one member claims to have succeeded and does nothing, so that the other one waits for ever."""
+    async with open_world(2, hang_timeout=0.4) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        await world.all_reduce(scene.arrays, scene.outputs)
+        inject(devices[1], "ncclAllReduce", ReturnStatus(0))
+        with pytest.raises(WorldLost, match="ran longer than hang_timeout=0.4 s") as lost:
+            await world.all_reduce(scene.arrays, scene.outputs)
+        assert list(lost.value.causes) == [0]
+        assert [array.state for array in scene.outputs] == ["torn"] * 2
+        await scene.whole_again()
+        assert [dev.generation for dev in devices] == [1, 1]
+
+
+async def test_a_slow_member_is_waited_for_and_nothing_is_lost() -> None:
+    async with open_world(2, hang_timeout=0.4) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        (spin,) = await compile_rogue(devices[1], "spin")
+        (word,) = await put(devices[1:], np.zeros(1, np.int32))
+        ended: list[str] = []
+
+        async def call() -> None:
+            await world.all_reduce(scene.arrays, scene.outputs)
+            ended.append("collective")
+
+        async with devices[1].lane() as key, trio.open_nursery() as nursery:
+            spinning = devices[1].batch()
+            async with spinning as batch:
+                batch.launch(spin, 1, 1, word.address, touches=[scene.arrays[1]], hang_timeout=60)
+                nursery.start_soon(call)
+                await trio.sleep(1.0)
+                assert ended == []
+                async with devices[1].batch(lane=key) as opening:
+                    opening.fill(word, 1)
+        assert all(np.array_equal(found, scene.total) for found in await get(scene.outputs))
+        assert (world.epoch, [dev.generation for dev in devices]) == (1, [1, 1])
+
+
+async def test_a_member_without_restarts_left_ends_the_world_with_the_group() -> None:
+    errors: list[Exception] = []
+
+    async def program() -> None:
+        async with open_world(2, restart_policy=RestartPolicy(intensity=0)) as (devices, world):
+            scene = await Scene(devices, world).begin()
+            async with trio.open_nursery() as nursery, gated(devices[1]):
+                scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
+                nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.outputs)
+                await under_way(world)
+                kill_worker(devices[1])
+                await trio.sleep_forever()
+
+    with pytest.raises(DeviceFailed):
+        await program()
+    assert [type(error) for error in errors] == [WorldLost]
+
+
+async def test_a_world_of_a_dropped_member_ends_and_the_others_go_on() -> None:
+    policy = RestartPolicy(intensity=0)
+    async with open_world(2, restart_policy=policy, group_policy=ANY_NUMBER, on_device_failed="drop") as (
+        devices,
+        world,
+    ):
+        scene = await Scene(devices, world).begin()
+        kill_worker(devices[1])
+        with pytest.raises(DeviceFailed):
+            await world.wait_epoch(after=1)
+        with pytest.raises(DeviceFailed):
+            await world.all_reduce(scene.arrays)
+        alone = await devices.world(nccl=SETTINGS)
+        assert alone.members == (devices[0],)
+        (found,) = await get(await alone.all_reduce(scene.arrays[:1]))
+        assert np.array_equal(found, scene.given[0])
+
+
+async def test_a_call_that_is_cancelled_while_it_waits_for_an_epoch_never_runs() -> None:
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        kill_worker(devices[1])
+        await until(lambda: not world._actor.epoch_up)
+        with trio.move_on_after(0):
+            await world.all_reduce(scene.arrays, scene.outputs)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(world.all_reduce, scene.arrays, scene.outputs)
+            await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        await world.wait_epoch(after=1)
+        assert all(np.array_equal(found, NUMBERS * 0) for found in await get(scene.outputs))
+        await scene.whole_again()
+
+
+async def test_a_standby_is_warmed_by_a_communicator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    class Noted(questions.Question):
+        def __init__(self, generation: Any, verb: Any, *fields: Any, **options: Any) -> None:
+            asked.append((verb.name, self))
+            super().__init__(generation, verb, *fields, **options)
+
+    monkeypatch.setattr(actor, "Question", Noted)
+    async with open_world(2, standby=1) as (devices, world):
+        scene = await Scene(devices, world).begin()
+
+        def warm() -> list[Any]:
+            return [question for verb, question in asked if verb == "warm" and question.answer is not None]
+
+        for dev in devices:
+            await dev.wait_standby()
+        await until(lambda: len(warm()) == 2)
+        assert all(question.failure is None for question in warm())
+        kill_worker(devices[1])
+        await scene.whole_again()
+        await devices[1].wait_standby()
+        await until(lambda: len(warm()) == 3)
+
+
+async def test_a_collective_leaves_the_short_way_open() -> None:
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        array = scene.arrays[0]
+        for _ in range(3):
+            await scene.touch[0].launch(*SHAPE, array, N)
+            token = core_of(devices[0]).current.token
+            assert array._storage.block.fast == token
+            await world.all_reduce(scene.arrays, scene.outputs)
+            assert array._storage.block.fast == token
