@@ -356,7 +356,7 @@ async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_ep
         scene = await Scene(devices, world).begin()
         await world.all_reduce(scene.arrays, scene.outputs)
         inject(devices[1], "ncclAllReduce", ReturnStatus(0))
-        with pytest.raises(WorldLost, match="ran longer than hang_timeout=0.4 s") as lost:
+        with pytest.raises(WorldLost, match=r"ran longer than hang_timeout=0\.4 s") as lost:
             await world.all_reduce(scene.arrays, scene.outputs)
         assert list(lost.value.causes) == [0]
         assert [array.state for array in scene.outputs] == ["torn"] * 2
