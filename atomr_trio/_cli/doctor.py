@@ -69,8 +69,8 @@ _ADVICE = {
     "memory": "Little host memory is left; each device takes about 1 GiB with its worker.",
     "disk": "The cache of compiled kernels has no room or cannot be written: free the disk, or name another folder in "
     "ATOMR_TRIO_CACHE_DIR.",
-    "shared": "{folder} has {size} MiB in all, and NCCL, which worlds of several GPUs use, puts its buffers there: raise "
-    "it (docker's `--shm-size=1g`, or an `emptyDir` with `medium: Memory` at {folder} in Kubernetes).",
+    "shared": "{folder} has {size} MiB in all, and NCCL, by which several GPUs compute together, has buffers there: "
+    "raise it (docker's `--shm-size=1g`, or an `emptyDir` with `medium: Memory` at {folder} in Kubernetes).",
     "broken": "{device} does not work; the reason stands above.",
 }
 
