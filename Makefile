@@ -10,6 +10,9 @@
 #   make anatomy    where the microseconds of one launch go; needs a GPU
 #   make bench-recovery   what a fault costs and what is aimed at, beside CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-start   where the milliseconds of a start go; `start.py FIGURES.json PICTURE.svg` draws it; BACKEND=gpu for the real device
+#   make bench-all  every benchmark once, and one table of all that must hold; BACKEND=gpu for the real device
+#   make bench-compare COMMIT=...   another commit and this one in turns, and which rows differ; BACKEND=gpu for the real device
+#   make bench-verbs   what each public verb costs its caller in a batch; BACKEND=gpu for the real device
 #   make bench      what calls cost, beside cuda.core, CuPy, PyTorch, numba-cuda and the bare driver; BACKEND=gpu for the real device
 #   make bench-holding   how long a call holds the event loop, on everything large; BACKEND=gpu for the real device
 #   make bench-nvrtc   what compiling costs, cold and from the disk cache; BACKEND=gpu for the real device

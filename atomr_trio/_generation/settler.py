@@ -108,7 +108,8 @@ class Settler:
         `counter` is its index in the page. It also returns when the generation is lost. It settles nothing.
 
         A GPU answers a short command in about the time of two turns of trio's scheduler, so by turns alone half a turn
-        would be lost. So between two turns the task looks on for a while, if no other task has run in the last one.
+        would be lost. So between two turns the task looks on for a while, if no other task has run in the last one. If
+        it then sees the ticket, it needs no further turn: there was one before.
         """
         words, clock = self._page.words, time.perf_counter
         now = clock()
@@ -123,7 +124,9 @@ class Settler:
                 return
             if now - before < TURN_SECONDS:  # nobody else had anything to do
                 glances_until = now + GLANCE_SECONDS
-                while words[counter] < ticket and now < glances_until:
+                while now < glances_until:
+                    if words[counter] >= ticket:
+                        return
                     now = clock()
 
     async def look_for(self, request: Request) -> None:

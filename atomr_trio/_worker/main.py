@@ -70,9 +70,10 @@ from .base.workspaces import Workspaces
 from .chunk_records import ChunkRecords
 from .context import Context
 from .failing import failure_message
+from .full_lane import FullLane
 from .heart import Heart
 from .native import Duties
-from .parent import die_with_parent
+from .parent import die_with_parent, sleep_precisely
 from .ready import BEHIND, LAUNCH_RECORD, ReadyCalls
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ class Worker:
         """How long polling for a record is worthwhile at present."""
         self._look_period: float = LOOK_PERIODS[backend]
         self._query_at = 0.0
+        self._look_at = 0.0
         self._signalled: list[int] = []
         self._ended = threading.Event()
         self._heart = Heart(self._is_idle, self._ended)
@@ -333,6 +335,7 @@ class Worker:
         While that one is awake it looks itself: two threads would fight for the interpreter.
         """
         self.bind_thread()
+        sleep_precisely()
         turns = -1
         while not self._ended.is_set():
             if (not self._awake or turns == self._state[TURNS]) and self._look():
@@ -346,7 +349,8 @@ class Worker:
                 self._work.wait()
 
     def _look(self) -> bool:
-        """Ask busy streams for faults, and wake the parent if it sleeps and a ticket came; whether anything is busy."""
+        """Wake the parent if it sleeps and a ticket came, and ask busy streams for faults; whether anything is busy."""
+        self._tell_parent()  # first: the driver takes some time to answer
         busy, now = False, time.perf_counter()
         asks = now >= self._query_at and not self.poisoned
         if asks:
@@ -356,7 +360,6 @@ class Worker:
                 busy = True
                 if asks:
                     self._query(lane)
-        self._tell_parent()
         if not busy and self.prints and self._printed and not self.poisoned:
             self._printed = False
             self._flush_wanted.set()
@@ -416,6 +419,15 @@ class Worker:
         words, slots, ready, native = self._page.words, ring.slots, self._ready, self._native
         patience, hurried = sys.getswitchinterval(), False
         unpack, get_ready = LAUNCH_RECORD.unpack_from, ready.calls.get
+        full = FullLane(
+            words,
+            slots,
+            lambda: self._lanes,
+            self._take_from_ring,
+            self._look_while_full,
+            self._longest_spin,
+            self._look_period,
+        )
         self._awake = True
         base = addressof(c_char.from_buffer(ring.map)) + BEHIND
         read = words[RECORDS_READ_WORD]
@@ -452,6 +464,8 @@ class Worker:
                 read += 1
                 if number != read:
                     raise ValueError(f"slot {at >> SLOT_SHIFT} of the ring has record {number} instead of {read}")
+                if full.has_taken(number):
+                    continue
                 hot = get_ready(launch)
                 if hot is None or hot.joins is not lane or ticket > bound or ticket != last + 1:
                     if lane is not None:
@@ -460,6 +474,10 @@ class Worker:
                         words[RECORDS_READ_WORD] = read - 1
                     if hot is None:
                         hot = ready.of_record(slots, at, self._lanes)
+                    if hot is not None and not hot.lane.takes_at_once(ticket):
+                        words[RECORDS_READ_WORD] = read - 1
+                        waited = full.wait(hot.lane, ticket, read)
+                        hot = ready.of_record(slots, at, self._lanes) if waited else None  # it may be another by now
                     if hot is None or not hot.lane.takes_at_once(ticket):
                         if (queued := ready.queued(slots, at, self._lanes)) is not None:
                             self._give(*queued)
@@ -524,6 +542,16 @@ class Worker:
                 self._tell_parent()
             if now > until:
                 self._sleep(read)
+
+    def _look_while_full(self) -> None:
+        """A turn of the loop's thread while it waits for room in a lane."""
+        self._libc.sched_yield()
+        self._state[TURNS] += 1
+        if time.perf_counter() > self._look_at:
+            self._look_at = time.perf_counter() + self._look_period
+            self._look()
+        elif self._page.words[ASLEEP_WORD]:
+            self._tell_parent()
 
     def _offer_room(self) -> None:
         """The ring is empty: say so to a sender that waits for room in it."""

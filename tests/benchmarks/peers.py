@@ -143,7 +143,7 @@ class Plan:
 
 PLANS: Final[Mapping[str, Plan]] = {
     "cuda": Plan(
-        (Copy(4 * KIB, 1000), Copy(MIB, 400), Copy(64 * MIB, 40), Copy(256 * MIB, 15), Copy(GIB, 5)),
+        (Copy(4 * KIB, 1000), Copy(MIB, 400), Copy(64 * MIB, 200), Copy(256 * MIB, 50), Copy(GIB, 12)),
         (Kernels(0, 1000), Kernels(10, 2000), Kernels(30, 1000), Kernels(100, 400)),
         repetitions=25,
         openings=15,
@@ -155,7 +155,7 @@ PLANS: Final[Mapping[str, Plan]] = {
 SMALL: Final = 4 * KIB
 """Copies of so many bytes are judged by what they take in a batch."""
 LARGE: Final = 64 * MIB
-"""And those from here on by their rate."""
+"""And those from here on by their rate, in a batch too: of a single one much is the wait."""
 
 
 def opening_row(devices: int, until: str = "opened") -> str:
@@ -170,7 +170,7 @@ def targets_of(plan: Plan) -> list[targets.Target]:
     """All that must hold."""
     copies, kernels = plan.copies, [each for each in plan.kernels if each.microseconds]
     return targets.of_peers(
-        large=[each.row(AWAITED) for each in copies if each.nbytes >= LARGE],
+        large=[each.row(WHOLE) for each in copies if each.nbytes >= LARGE],
         small=[each.row(WHOLE) for each in copies if each.nbytes <= SMALL],
         driven=[(each.row(2, WHOLE), each.row(1, WHOLE)) for each in kernels],
         opened=(opening_row(2), opening_row(1)),

@@ -90,9 +90,13 @@ def copy_name(direction: str, host: Host | Literal["strided"], nbytes: int) -> s
     return f"copy {direction}, {host}, {shown_size(nbytes)}"
 
 
+LARGEST: Final = 256 * MIB
+"""Copies of so many bytes are not made of pinned memory: to make both ends ready takes seconds in each process."""
+
+
 def _copies(sizes: tuple[int, ...], strided: tuple[int, ...]) -> Iterator[Work]:
     for nbytes in sizes:
-        for host in ("pageable", "pinned"):
+        for host in ("pageable", "pinned") if nbytes < LARGEST else ("pageable",):
             for direction in ("in", "out"):
                 yield Work("copy", copy_name(direction, host, nbytes), nbytes, host)
         yield Work("copy", copy_name("out", "new array", nbytes), nbytes, "new array")

@@ -220,7 +220,7 @@ def of_draws(draws: Iterable[tuple[str, str]]) -> list[Target]:
 # --- two devices ------------------------------------------------------------------------------------------------------
 
 PEER_RATE: Final = 0.95
-"""The share of a bare copy's rate that an awaited copy between devices has."""
+"""The share of a bare copy's rate that large copies between devices have."""
 SMALL_PEER_COPY: Final = 2.0
 """So many times what a bare one takes, a small copy of a batch may."""
 DRIVEN: Final = 1.9
@@ -232,7 +232,7 @@ OPENED: Final = 1.2
 def of_peers(
     large: Iterable[str], small: Iterable[str], driven: Iterable[tuple[str, str]], opened: tuple[str, str]
 ) -> list[Target]:
-    """Those of two devices: awaited copies, copies of a batch; what both take, and what one does, of launches of a
+    """Those of two devices: large and small copies of a batch; what both take, and what one does, of launches of a
     kernel, each on its device, and of opening.
     """
     return [

@@ -52,7 +52,7 @@ pytestmark = pytest.mark.used_workers
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 MIB = 1 << 20
-DEADLINE = 60
+DEADLINE = 300
 
 
 def pattern(seed: int, count: int = 50_000) -> np.ndarray:

@@ -49,6 +49,7 @@ LOADED_BEFORE = batch, linker
 """Modules that the library imports when they are first needed, which takes a descriptor."""
 NOFILE = r"RLIMIT_NOFILE \(`ulimit -n`\) is [0-9,]+"
 MIB = 1 << 20
+DEADLINE = 300
 
 
 def soak(value: float) -> Any:
@@ -81,7 +82,7 @@ def descriptors() -> int:
 @pytest.mark.parametrize("free", [0, 2, *map(soak, (1, 3, 4, 5, 6, 7)), 8, soak(9), 10])
 async def test_a_device_that_finds_too_few_descriptors_says_which_limit_it_is(open_test_device, free):
     before, alive = descriptors(), children()
-    with trio.fail_after(60), full_table(free), pytest.raises(DeviceFailed, match=NOFILE):
+    with trio.fail_after(DEADLINE), full_table(free), pytest.raises(DeviceFailed, match=NOFILE):
         async with open_test_device():
             pass
     assert children() == alive
@@ -216,7 +217,7 @@ def no_place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], None]]:
 
 
 async def test_a_descriptor_that_was_dropped_on_its_way_is_asked_for_again(dev, no_place):
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         with full_table():
             x = await dev.to_device(np.arange(1000))
             assert x._block.chunk.descriptor < 0
@@ -229,7 +230,7 @@ async def test_a_descriptor_that_was_dropped_on_its_way_is_asked_for_again(dev, 
 
 
 async def test_memory_whose_descriptor_has_not_come_before_a_fault_is_said_to_be_lost(dev, no_place):
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         with full_table():
             x = await dev.to_device(np.arange(1000))
             kill_worker(dev)
@@ -305,7 +306,7 @@ def leave_no_more(patch: pytest.MonkeyPatch, table: Table, free: int) -> None:
 
 @pytest.mark.parametrize("free", [0, soak(2), soak(5), 7, soak(8)])
 async def test_a_restart_that_finds_no_descriptor_is_tried_again_until_it_does(open_test_device, monkeypatch, free):
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             x = await dev.to_device(np.arange(1000))
             before = descriptors()
@@ -321,7 +322,7 @@ async def test_a_restart_that_finds_no_descriptor_is_tried_again_until_it_does(o
 
 async def test_a_standby_takes_over_and_a_device_is_closed_without_a_descriptor(open_test_device):
     before, alive = descriptors(), children()
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with contextlib.AsyncExitStack() as stack:
             dev = await stack.enter_async_context(open_test_device(standby=1, restart_policy=ANY_NUMBER))
             x = await dev.to_device(np.arange(10))
@@ -340,7 +341,7 @@ async def test_a_restart_that_never_finds_a_descriptor_ends_the_device_with_the_
 ):
     policy = RestartPolicy(intensity=2, backoff_min=0.01, backoff_max=0.01)
     before, alive = descriptors(), children()
-    with trio.fail_after(60), pytest.raises(DeviceFailed, match=NOFILE):  # noqa: PT012
+    with trio.fail_after(DEADLINE), pytest.raises(DeviceFailed, match=NOFILE):  # noqa: PT012
         async with open_test_device(restart_policy=policy) as dev:
             with full_table() as table, monkeypatch.context() as patch:
                 leave_no_more(patch, table, 0)
@@ -352,7 +353,7 @@ async def test_a_restart_that_never_finds_a_descriptor_ends_the_device_with_the_
 
 async def test_a_restart_waits_for_descriptors_with_variables_of_modules_to_place(open_test_device, monkeypatch):
     source = '__device__ int counter; extern "C" __global__ void count(int *x) { x[0] = ++counter; }'
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             count = await dev.nvrtc.compile(source, "count")
             x = dev.zeros(1, np.int32)
@@ -376,7 +377,7 @@ async def test_a_restart_waits_for_descriptors_with_variables_of_modules_to_plac
 
 
 async def test_a_standby_that_finds_no_descriptor_is_tried_again_and_nobody_else_notices(open_test_device):
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(standby=1, restart_policy=ANY_NUMBER) as dev:
             (touch,) = await compile_rogue(dev, "touch")
             await dev.wait_standby()
@@ -487,7 +488,7 @@ async def test_a_restart_that_finds_no_process_is_tried_again_until_it_does(open
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             x = await dev.to_device(np.arange(10))
             with monkeypatch.context() as patch:
@@ -527,7 +528,7 @@ async def test_without_a_thread_everything_goes_on_that_needs_none(dev, monkeypa
 async def test_a_restart_under_a_limit_of_addresses_says_so_and_is_tried_again_until_it_is_lifted(open_test_device):
     """The worker has this process's limits; its context takes a terabyte of addresses."""
     limits_before = resource.getrlimit(resource.RLIMIT_AS)
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             x = await dev.to_device(np.arange(10))
             resource.setrlimit(resource.RLIMIT_AS, (64 << 30, limits_before[1]))
@@ -565,7 +566,7 @@ async def test_checks_that_have_no_room_on_the_disk_refuse_arrays_and_a_restart_
         told = "atomr-trio-check" in os.readlink(f"/proc/self/fd/{descriptor}")
         return write(descriptor, data[: len(data) // 2] if told else data)
 
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(check="all", restart_policy=ANY_NUMBER) as dev:
             x = await dev.to_device(np.arange(10))
             with monkeypatch.context() as patch:

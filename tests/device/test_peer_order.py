@@ -29,11 +29,11 @@ from atomr_trio._generation.adoption import reap
 from atomr_trio._generation.peers import Peers
 from atomr_trio._memory.arena import ChunkState
 from atomr_trio.testing import ReturnStatus, inject
-from support.groups import open_group
+from support.groups import found_apart, open_group
 from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, until
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01)
-DEADLINE = 60
+DEADLINE = 300
 N = 1000
 NUMBERS = np.arange(N, dtype=np.int32)
 MIB = 1 << 20
@@ -381,23 +381,37 @@ async def test_devices_that_were_opened_apart_say_how_to_open_them_together(open
             await y.copy_from(x)
 
 
-async def test_without_peer_access_copies_go_through_the_host_and_kernels_are_refused():
-    async with open_group(2, access="0") as (a, b):
-        host = np.arange(20_000_000, dtype=np.int32).reshape(400, -1)
-        x, y = await a.to_device(host), b.empty(host.shape, np.int32)
-        await y.copy_from(x)
-        assert (await y.to_host() == host).all()
-        await y[:200:2, :300:3].copy_from(x[201::2, 100:400:3])
-        assert (await y[:200:2, :300:3].to_host() == host[201::2, 100:400:3]).all()
-        async with b.batch() as batch:
-            with pytest.raises(InvalidArgument, match="goes through the host"):
-                batch.copy_from(y, x)
-        add = await b.nvrtc.compile(ADD, "add")
-        with pytest.raises(InvalidArgument, match="device 1 has no peer access to device 0"):
-            await add.launch(*SHAPE, y, x, N)
-        scalar = b.zeros((), np.int32)
-        await scalar.copy_from(await a.to_device(np.array(3, np.int32)))
-        assert await scalar.to_host() == 3
+async def prove_that_copies_go_through_the_host_and_kernels_are_refused(a: Any, b: Any) -> None:
+    host = np.arange(20_000_000, dtype=np.int32).reshape(400, -1)
+    x, y = await a.to_device(host), b.empty(host.shape, np.int32)
+    await y.copy_from(x)
+    assert (await y.to_host() == host).all()
+    await y[:200:2, :300:3].copy_from(x[201::2, 100:400:3])
+    assert (await y[:200:2, :300:3].to_host() == host[201::2, 100:400:3]).all()
+    async with b.batch() as batch:
+        with pytest.raises(InvalidArgument, match="goes through the host"):
+            batch.copy_from(y, x)
+    add = await b.nvrtc.compile(ADD, "add")
+    with pytest.raises(InvalidArgument, match="device 1 has no peer access to device 0"):
+        await add.launch(*SHAPE, y, x, N)
+    scalar = b.zeros((), np.int32)
+    await scalar.copy_from(await a.to_device(np.array(3, np.int32)))
+    assert await scalar.to_host() == 3
+    for member in (a, b):
+        assert not core_of(member).part(Peers).wanted(), "nothing of the other device is mapped"
+
+
+@pytest.mark.sim_only
+async def test_where_the_driver_grants_no_access_copies_go_through_the_host_and_kernels_are_refused():
+    async with open_group(2, access="0") as pair:
+        assert [member.info.peers for member in pair] == [(), ()]
+        await prove_that_copies_go_through_the_host_and_kernels_are_refused(*pair)
+
+
+async def test_where_access_is_known_not_to_work_copies_go_through_the_host_and_kernels_are_refused():
+    with found_apart():
+        async with open_group(2) as pair:
+            await prove_that_copies_go_through_the_host_and_kernels_are_refused(*pair)
 
 
 async def test_an_array_that_is_shared_with_another_library_is_copied_by_its_own_device(pair):

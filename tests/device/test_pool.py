@@ -41,7 +41,7 @@ from atomr_trio.testing import (
 from support import ON_GPU, chosen_backend, gpu_memory, open_test_device
 from support.rogue import WILD, children, compile_rogue, next_generation, process_exists
 
-DEADLINE = 60
+DEADLINE = 300
 PATIENCE = 30.0
 """Seconds that a reset may take on a busy machine; one that takes longer has got stuck."""
 MIB = 1 << 20

@@ -23,7 +23,7 @@ import trio
 from atomr_trio import ContextLost, RestartPolicy, read_only
 from atomr_trio._device.device import core_of
 from atomr_trio.testing import Fault, cause, hold_worker
-from support import ON_GPU, gpu_memory
+from support import ON_GPU, SWEEP, gpu_memory
 from support.rogue import compile_rogue, hang, kill_worker, next_generation, until
 from support.stress import KERNELS, SOURCE, Player, keep_accounts
 
@@ -130,7 +130,7 @@ async def kill_often(open_test_device: Any, count: int) -> None:
 
         # The heap grows to its working size in the first dozens of kills, and no further.
         warm_up = 5 if count < 100 else 50
-        await stay_flat("kills", warm_up, count, step, host_mib=24 if count < 100 else 4, seconds=60 + 5 * count)
+        await stay_flat("kills", warm_up, count, step, host_mib=24 if count < 100 else 4, seconds=300 + 20 * count)
         assert (await kept.to_host() == host).all()
         assert dev.generation == 1 + warm_up + count
         for actor in dev.statistics().actors:
@@ -190,7 +190,7 @@ async def fault_often(open_test_device: Any, warm_up: int, count: int, standby: 
             await touch.launch(1, 32, counter, 32)
 
         what = f"faults with {standby} standby"
-        await stay_flat(what, warm_up, count, step, host_mib=24 if count < 100 else 4, seconds=60 + 5 * count)
+        await stay_flat(what, warm_up, count, step, host_mib=24 if count < 100 else 4, seconds=300 + 20 * count)
         for actor in dev.statistics().actors:
             assert actor.unsettled == 0, actor
 
@@ -204,7 +204,7 @@ async def open_often(open_test_device: Any, count: int) -> None:
                 await touch.launch(1, 32, array, 0)
             assert (await array.to_host() == number).all()
 
-    await stay_flat("openings", 5, count, step, host_mib=24 if count < 100 else 48, seconds=60 + 5 * count)
+    await stay_flat("openings", 5, count, step, host_mib=24 if count < 100 else 48, seconds=300 + 20 * count)
 
 
 async def launch_often(open_test_device: Any, count: int) -> None:
@@ -215,7 +215,7 @@ async def launch_often(open_test_device: Any, count: int) -> None:
         async def step(_number: int) -> None:
             await touch.launch(1, 32, counter, 32)
 
-        await stay_flat("awaited launches", 500, count, step, host_mib=8, seconds=60 + count / 50)
+        await stay_flat("awaited launches", 500, count, step, host_mib=8, seconds=300 + count / 50)
         assert (await counter.to_host() == count + 500).all()
 
 
@@ -238,7 +238,7 @@ async def test_a_thousand_awaited_launches_leave_nothing_behind(open_test_device
 @pytest.mark.parametrize("standby", [0, 1])
 async def test_the_last_look_at_the_arrays_outlives_losses(open_test_device, standby):
     """Others lose the generation until the end, also while the last arrays are read."""
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
             await dev.wait_standby()
             kernels = {name: await dev.nvrtc.compile(SOURCE, name) for name in KERNELS}
@@ -255,7 +255,7 @@ async def test_the_last_look_at_the_arrays_outlives_losses(open_test_device, sta
 
 @pytest.mark.parametrize("standby", [0, 1])
 async def test_arrays_hold_what_they_must_whatever_is_launched_and_lost(open_test_device, standby):
-    await keep_accounts(open_test_device, seed=standby, seconds=3, standby=standby)
+    await keep_accounts(open_test_device, seed=standby, seconds=3 if SWEEP else 1.5, standby=standby)
 
 
 @pytest.mark.soak

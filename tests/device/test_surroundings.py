@@ -30,7 +30,7 @@ from support.rogue import compile_rogue, kill_worker, next_generation, until, wo
 
 pytestmark = pytest.mark.program_starts
 
-DEADLINE = 60
+DEADLINE = 300
 HOST = np.arange(5)
 UNKNOWN = "unknown status"
 

@@ -20,7 +20,7 @@ from atomr_trio._generation.output import LAST_WORDS, LINE_BYTES, TURN_BYTES, TU
 from support import set_constant
 from support.stage import Stage
 
-DEADLINE = 60
+DEADLINE = 300
 
 
 class Printer:

@@ -23,7 +23,7 @@ from atomr_trio.testing import kill_worker
 from support import set_constant
 from support.rogue import compile_rogue, next_generation, until
 
-DEADLINE = 60
+DEADLINE = 300
 PATIENCE = 0.8
 """Seconds after which a stopped worker is noticed here. Looks that are further apart than half of it do not count."""
 

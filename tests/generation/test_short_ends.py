@@ -112,18 +112,24 @@ async def test_a_ticket_that_comes_between_two_turns_is_seen_without_another_tur
     settler, counter = stage.generation.settler, counter_word(LANE_COMPUTE)
     send(stage, LANE_COMPUTE, 1)
     assert settler.begin_looking()
-    readings = []
+    readings, turns, checkpoint = [], [], trio.lowlevel.checkpoint
 
     def clock() -> float:
         readings.append(0.0)
-        if len(readings) == 5:  # the second time round, in the glance
+        if len(readings) == 5:  # the third time round, in the glance
             stage.generation.page.words[counter] = 1
         return 0.0
 
+    async def turn() -> None:
+        turns.append(len(readings))
+        await checkpoint()
+
     with monkeypatch.context() as patch:
         patch.setattr(settler_module.time, "perf_counter", clock)
+        patch.setattr(trio.lowlevel, "checkpoint", turn)
         await settler.look(counter, 1)
     assert len(readings) == 5
+    assert turns == [1]  # one before the glance, none behind it
     settler.end_looking()
 
 

@@ -55,7 +55,7 @@ from support.rogue import (
 )
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf, backoff_min=0.01)
-DEADLINE = 60
+DEADLINE = 300
 MIB = 1 << 20
 
 

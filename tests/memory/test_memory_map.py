@@ -16,6 +16,7 @@ from atomr_trio._wire.protocol import LANE_COMPUTE, LANES, Role
 from support import open_test_device
 
 BASE = 16 << 40
+DEADLINE = 300
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_the_svg_has_a_bar_for_each_piece_that_is_not_free(arena):
 
 
 async def test_a_device_shows_its_memory_counts_its_runs_and_gives_unused_chunks_back():
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
             kept = await dev.to_device(np.arange(1000))
             large = dev.zeros(100 * MIB, np.uint8)
@@ -119,7 +120,7 @@ async def test_a_device_shows_its_memory_counts_its_runs_and_gives_unused_chunks
 
 
 async def test_memory_is_given_back_only_after_what_still_runs_on_it():
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
             array = dev.zeros(2 * FIRST_CHUNK, np.uint8)
             await array.fill(1)
@@ -132,7 +133,7 @@ async def test_memory_is_given_back_only_after_what_still_runs_on_it():
 
 
 async def test_a_chunk_that_a_standby_has_mapped_is_given_back_by_it_too():
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device(standby=1) as dev:
             array = dev.zeros(1000, np.uint8)
             await array.fill(7)
@@ -151,7 +152,7 @@ async def test_what_is_no_number_of_bytes_is_refused(dev, keep):
 
 
 async def test_a_trim_that_is_cancelled_before_it_begins_gives_nothing_back():
-    with trio.fail_after(60):
+    with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
             array = dev.zeros(1000, np.uint8)
             await array.fill(7)

@@ -166,7 +166,7 @@ def test_all_large_copies_the_small_batch_the_kernels_and_the_opening_are_judged
     judged = peers.targets_of(peers.PLANS["cuda"])
     rows = [(target.row, target.of, target.other_row) for target in judged]
     assert rows == [
-        *((f"copy of {size} between devices, awaited", RAW, "") for size in ("64 MiB", "256 MiB", "1 GiB")),
+        *((f"copy of {size} between devices, end to end", RAW, "") for size in ("64 MiB", "256 MiB", "1 GiB")),
         ("copy of 4 KiB between devices, end to end", RAW, ""),
         *(
             (f"kernels of {time} µs, two devices, end to end", OURS, f"kernels of {time} µs, one device, end to end")
@@ -179,7 +179,7 @@ def test_all_large_copies_the_small_batch_the_kernels_and_the_opening_are_judged
 @pytest.mark.parametrize(
     ("row", "limit"),
     [
-        ("copy of 64 MiB between devices, awaited", 1 / 0.95),
+        ("copy of 64 MiB between devices, end to end", 1 / 0.95),
         ("copy of 4 KiB between devices, end to end", 2.0),
         ("kernels of 30 µs, two devices, end to end", 2 / 1.9),
         ("two devices, opened", 1.2),

@@ -10,8 +10,18 @@ import pytest
 
 from support import ROOT
 
-FILES = {".gitignore", "LICENSE", "Makefile", "README.md", "pyproject.toml"}
-FOLDERS = {".ci", "atomr_trio", "bindings", "docs", "tests"}
+FILES = {
+    ".gitignore",
+    "LICENSE",
+    "Makefile",
+    "README.md",
+    "pyproject.toml",
+    "CITATION.cff",
+    "CODE_OF_CONDUCT.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+}
+FOLDERS = {".ci", "atomr_trio", "bindings", "docs", "tests", ".github"}
 EXTRA = re.compile(r"atomr-trio\[([^]{}]*)\]")
 NAMED_EXTRA = re.compile(r"""\bextra\w*=["']([\w-]+)["']|\binstall\(["'](\w+)["']\)""")
 

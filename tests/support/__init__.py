@@ -142,13 +142,14 @@ async def next_event(events: Any) -> Any:
 
 
 def gpu_memory() -> float:
-    """MiB of GPU 0 that workers of this process hold, as nvidia-smi says; others may use the GPU meanwhile.
+    """MiB that workers of this process hold of the machine's GPUs, as nvidia-smi says; others may use them meanwhile.
 
-    0 on the simulator, NaN where the driver does not tell what a process holds.
+    All GPUs are asked, because nvidia-smi counts them in another order than CUDA, and sees also those that are hidden
+    from this process. 0 on the simulator, NaN where the driver does not tell what a process holds.
     """
     if not ON_GPU:
         return 0.0
-    query = ["nvidia-smi", "-i", "0", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
+    query = ["nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader,nounits"]
     listed = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True).stdout.split("\n")
     rows = [line.split(", ") for line in listed if line]
     ours = [size for pid, size in rows if _is_descendant(int(pid))]

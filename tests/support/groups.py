@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 import atomr_trio
-from support import chosen_backend, skip_without
+from atomr_trio._device import group as _group
+from atomr_trio._generation.peers import Peers
+from support import ON_GPU, chosen_backend, set_constant, skip_without
 
 DEVICES = "ATOMR_TRIO_SIM_DEVICES"
 PEERS = "ATOMR_TRIO_SIM_PEERS"
@@ -30,11 +32,34 @@ def simulated(count: int, peers: str | None = None) -> Iterator[None]:
         yield
 
 
+@contextlib.contextmanager
+def found_apart() -> Iterator[None]:
+    """Have each member of a group that is opened here know, before it maps anything, that it cannot reach the others.
+
+    So it is on a host whose driver grants access that does not work. The check of a group goes on from there.
+    """
+    check = _group.check_access
+
+    async def note_and_check(group: Any) -> None:
+        for member in group.members:
+            member.part(Peers).unreachable.update(other.index for other in group.others(member))
+        await check(group)
+
+    with pytest.MonkeyPatch.context() as patch:
+        set_constant(patch, _group, "check_access", note_and_check)
+        yield
+
+
 @contextlib.asynccontextmanager
 async def open_group(
     count: int = 2, *, access: str | None = None, peers: bool = True, **options: Any
 ) -> AsyncIterator[atomr_trio.Devices]:
-    """Open the first devices as one group, whose kernels may use each other's arrays by default."""
+    """Open the first devices as one group, whose kernels may use each other's arrays by default.
+
+    `access` is what the driver grants, which can be said of simulated devices alone; see also `found_apart`.
+    """
+    if access is not None and ON_GPU:
+        raise ValueError("a real driver grants what it does, whatever a test wants; use found_apart()")
     skip_without(count)
     options.setdefault("group_policy", options.get("restart_policy"))
     with simulated(count, access):

@@ -279,7 +279,7 @@ async def run_stress(devices: Sequence[Any], seed: int, losses: int, *, tasks: i
     """Run programs until so many workers were lost, and compare everything at the end."""
     stress = Stress(devices, seed, sleep)
     await stress.prepare(4 * len(devices) * len(LENGTHS))
-    with trio.fail_after(60 + 3 * losses):
+    with trio.fail_after(300 + 20 * losses):
         async with trio.open_nursery() as nursery:
             for number in range(tasks):
                 nursery.start_soon(stress.play, number)

@@ -121,7 +121,7 @@ def process_exists(pid: int) -> bool:
     return os.path.exists(f"/proc/{pid}")
 
 
-async def next_generation(dev: Device, after: int, seconds: float = 60) -> int:
+async def next_generation(dev: Device, after: int, seconds: float = 300) -> int:
     """Wait for the generation that follows `after`."""
     with trio.fail_after(seconds):
         return await dev.wait_generation(after=after)

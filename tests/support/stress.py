@@ -339,7 +339,7 @@ async def keep_accounts(
     It lasts so many seconds, and longer if there were not yet so many losses.
     """
     try:
-        with trio.fail_after(seconds + 60 + LONGEST_LOSS * losses):
+        with trio.fail_after(seconds + 300 + LONGEST_LOSS * losses):
             async with open_test_device(standby=standby, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
                 players = await play(dev, seed, seconds, between_losses, losses, player, kernels)
                 await until(lambda: all(lane.unfinished == 0 for lane in dev.statistics().lanes))

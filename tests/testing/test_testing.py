@@ -65,7 +65,7 @@ from support.rogue import compile_rogue, next_generation, until
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
 HASTY = RestartPolicy(intensity=2, backoff_min=0.0, backoff_max=0.0)
-DEADLINE = 60
+DEADLINE = 300
 HANG_TIMEOUT = 1.5
 """More than any command takes on a busy machine that is not meant to hang."""
 FAULTS = "ATOMR_TRIO_SIM_FAULTS"

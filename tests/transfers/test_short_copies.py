@@ -10,13 +10,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 import trio
+import trio.testing
 
 import atomr_trio
 from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, short_copies
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies, ShortCopy
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopy
+from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
@@ -193,23 +195,64 @@ async def test_many_copies_at_a_time_share_the_slots(short_alone):
         assert staging(dev).idle
 
 
+async def takes_of_copies(dev: atomr_trio.Device, monkeypatch: Any, count: int) -> list[tuple[bool, bool]]:
+    """Copy from the device in several pieces, and note at each whether all had ended and whether the task polled."""
+    array, out = await dev.to_device(np.ones(SHORT_BYTES, np.uint8)), np.zeros(SHORT_BYTES, np.uint8)
+    settler, take, seen = core_of(dev).current.settler, ShortCopy._take, []
+
+    def note(copy: ShortCopy, *given: Any) -> int:
+        seen.append((copy._ended == copy._count, settler.looked_for))
+        return take(copy, *given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShortCopy, "_take", note)
+        await trio.testing.wait_all_tasks_blocked()  # else the settler may still poll, and no caller does
+        for _ in range(count):
+            await array.copy_to(out)
+    assert len(seen) == count * SHORT_BYTES // SHORT_PIECE
+    assert seen[-1][0]
+    assert out.all()
+    return seen
+
+
 async def test_a_task_that_only_takes_its_bytes_leaves_the_looking_to_others(monkeypatch, short_alone):
     async with scenario() as dev:
-        array, out = await dev.to_device(np.ones(SHORT_BYTES, np.uint8)), np.zeros(SHORT_BYTES, np.uint8)
-        settler, take, seen = core_of(dev).current.settler, ShortCopy._take, []
-
-        def note(copy: ShortCopy, *given: Any) -> int:
-            seen.append((copy._ended == copy._count, settler.looked_for))
-            return take(copy, *given)
-
-        monkeypatch.setattr(ShortCopy, "_take", note)
         short_alone()
-        for _ in range(10):
-            await array.copy_to(out)
-        assert len(seen) == 10 * SHORT_BYTES // SHORT_PIECE
-        assert seen[-1][0]
+        seen = await takes_of_copies(dev, monkeypatch, 10)
         assert not any(looks for ended, looks in seen if ended)
-        assert out.all()
+
+
+class ReadEarly:
+    """The words of the page, of which the lane's counter was read before any command had ended."""
+
+    def __init__(self, words: memoryview[int], counter: int) -> None:
+        self.words = words
+        self.counter = counter
+
+    def __getitem__(self, index: int) -> int:
+        return 0 if index == self.counter else self.words[index]
+
+    def __setitem__(self, index: int, word: int) -> None:
+        self.words[index] = word
+
+
+async def test_pieces_that_end_between_two_looks_leave_the_looking_to_others_too(monkeypatch, short_alone):
+    async with scenario() as dev:
+        path = core_of(dev).part(ShortCopies)._paths[LANE_COPY_OUT]
+        words, settler = path.words, path.settler
+        monkeypatch.setattr(path, "words", ReadEarly(words, path.counter))
+        settle = settler.settle_finished
+
+        def settle_once_all_have_ended() -> bool:
+            while words[path.counter] < path.book.issued:
+                pass
+            return settle()
+
+        monkeypatch.setattr(settler, "settle_finished", settle_once_all_have_ended)
+        short_alone()
+        seen = await takes_of_copies(dev, monkeypatch, 1)
+        assert all(ended for ended, _ in seen), "the first settling was of all pieces"
+        assert not any(looks for _, looks in seen)
 
 
 # --- order ------------------------------------------------------------------------------------------------------------

@@ -34,7 +34,7 @@ from support.rogue import children, compile_rogue, next_generation, process_exis
 
 pytestmark = pytest.mark.program_starts
 
-DEADLINE = 60
+DEADLINE = 300
 
 # --- records ----------------------------------------------------------------------------------------------------------
 

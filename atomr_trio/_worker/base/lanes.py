@@ -2,7 +2,8 @@
 
 A lane is one CUDA stream with a counter in the timeline page. The loop thread runs a command at once when it only
 enqueues, the lane has nothing waiting and not too much unfinished, and every ticket it waits for is already submitted.
-Otherwise the command joins the lane's queue, which a thread of the lane serves in order. Waiting for another lane is an
+Otherwise the command joins the lane's queue, which a thread of the lane serves in order; but where nothing is missing
+but room, and the call is ready, the loop thread waits for that (``full_lane.py``). Waiting for another lane is an
 event on that lane's stream, recorded there once for all who wait for the same ticket or an earlier one.
 A command names the lanes that it waits for by themselves, not by number: one that is closed meanwhile, and whose number
 may be another's by then, is still there for it.
@@ -77,6 +78,8 @@ GROUP_ENTRIES = 32
 """With so many entries of the stream's queue a group is full. Room is seen to be free only at the end of a group: the
 GPU would have nothing to do when it waits for one that takes all the room that there is."""
 _LAUNCHES = "launches"
+MUCH_ROOM = 2 * GROUP_LIMIT
+"""Commands that must fit into a stream that was full before the loop's thread goes on: many at once, not one by one."""
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
@@ -544,6 +547,15 @@ class Lane:
         self.room_until = self._room(INLINE_LIMIT)
         return ticket <= self.room_until
 
+    def needs_room_alone(self, ticket: int) -> bool:
+        """Return whether the loop thread may make the calls of this command, the next one, once the stream has room."""
+        state = self._state
+        return ticket == state[ACCEPTED] + 1 and not (state[PENDING] or self._services.poisoned or self.stream is None)
+
+    def has_much_room(self, ticket: int) -> bool:
+        """Return whether the stream has room for this command, the next one, and for many more behind it."""
+        return self.needs_room_alone(ticket) and ticket + MUCH_ROOM <= self._room(INLINE_LIMIT)
+
     def weigh(self, ticket: int, entries: int) -> None:
         """Note how many entries of the stream's queue the command with this ticket makes, the ticket apart."""
         if entries > 1:
@@ -607,9 +619,7 @@ class Lane:
         for lane, ticket in awaited:
             lane.wait_submitted(ticket)
         while command.ticket > max(self._room(DRIVER_LIMIT), self.finished + 1):
-            # Or nothing might ever be seen to finish. Each ticket is a pause between two kernels, so not at each turn.
-            if self.signed <= self.finished or self.submitted - self.signed >= GROUP_LIMIT:
-                self.sign()
+            self.sign_for_room()
             time.sleep(_POLL_SECONDS)
         self._perform(command, self._order_after_in_turn)
 
@@ -757,6 +767,14 @@ class Lane:
         """Sign what was submitted, if it is not; by the lane's thread while anything is pending, else by the loop's."""
         if self.submitted != self.signed and not self._services.poisoned:
             self._sign(self.submitted, "the end of a group")
+
+    def sign_for_room(self) -> None:
+        """Sign what was submitted if nothing might ever be seen to finish otherwise.
+
+        Each ticket is a pause between two kernels, so not at each turn of a wait.
+        """
+        if self.signed <= self.finished or self.submitted - self.signed >= GROUP_LIMIT:
+            self.sign()
 
     def sign_when_idle(self) -> None:
         """Sign what was submitted, unless the lane's own thread is going to."""
