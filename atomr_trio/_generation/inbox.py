@@ -97,7 +97,9 @@ class Inbox:
             case "lost":
                 self._life.lose(self._fault(message))
             case "answer":
-                self.questions.pop(message.pop("question"))(message)
+                take = self.questions.pop(message.pop("question"), None)
+                if take is not None:  # or the question was that of an earlier generation of the same process
+                    take(message)
             case "chunk":
                 self._chunks.came(message["address"], descriptors.pop())
             case "exported":

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from ..._generation.peers import Wish
     from .collectives import Collective, Part
 
-INIT_SECONDS = 30.0
+INIT_SECONDS = 60.0
 """The time that the members have to make a communicator, in seconds; then the attempt is given up."""
 MOST_ATTEMPTS: Final = 5
 """So many attempts in a row may fail while no member is lost."""

@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _CALL_SECONDS = 0.1
 """The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
 _ENTRIES = 8
-"""The most entries of a stream's queue that one call is taken to make."""
+"""The entries of a stream's queue that a group is taken to make, beside two for each of its calls."""
 _WARM_BYTES = 1024
 
 _environment: bytes | None = None
@@ -85,6 +85,7 @@ class NcclEngine:
         self._nccl: Any = nccl
         self._communicators: dict[int, _Communicator] = {}
         self._warm: Any = None
+        self._threads: set[threading.Thread] = set()
         self._conflict = False
         """True if this process has used NCCL with another environment than the one that is wanted."""
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {RUN.number: self._run, FIRST_RUN.number: self._run}
@@ -105,7 +106,7 @@ class NcclEngine:
         communicator = self._communicators.get(number)
         if communicator is None or not communicator.ready:
             raise _refused("the communicator does not exist, or not any more")
-        lane.weigh(command.ticket, _ENTRIES * len(calls))
+        lane.weigh(command.ticket, _ENTRIES + 2 * len(calls))
         with lane.calling, communicator.calling:
             if communicator.ended:
                 raise _refused("the communicator was aborted")
@@ -193,10 +194,15 @@ class NcclEngine:
                     self._services.post({"kind": "answer", "question": question, **told})
             except BaseException as bug:
                 self._services.give_up(bug)
+            finally:
+                self._threads.discard(threading.current_thread())
 
+        thread = threading.Thread(target=run, name=f"nccl-{verb.name}", daemon=True)
+        self._threads.add(thread)
         try:
-            threading.Thread(target=run, name=f"nccl-{verb.name}", daemon=True).start()
+            thread.start()
         except RuntimeError as error:  # the system has no thread left
+            self._threads.discard(thread)
             failure = _failure(HOST_SHORTAGE, type(error).__name__, str(error), "nccl")
             self._services.post({"kind": "answer", "question": question, "failure": failure})
 
@@ -324,7 +330,13 @@ class NcclEngine:
         return ()
 
     def close(self) -> None:
-        """Abort every communicator."""
+        """Abort every communicator, and wait for the threads: they are inside NCCL until then."""
+        for communicator in list(self._communicators.values()):
+            if not communicator.made.is_set() and not communicator.ended:
+                communicator.ended = True
+                self._end(communicator)
+        for thread in tuple(self._threads):
+            thread.join()
         made = [each.handle for each in self._communicators.values() if each.ready and not each.ended]
         if self._warm is not None:
             made.append(self._warm)

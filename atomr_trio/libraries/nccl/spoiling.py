@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._memory.arena import Block
 from ..._memory.peers import home_of
@@ -36,6 +36,8 @@ class _Unfinished(NamedTuple):
     operation: str
     operands: Sequence[Operand]
     owner: object
+    module: Any = None
+    """The module of a kernel that has variables."""
 
 
 def spoil(lost: Iterable[Collective], epoch: int, make_error: Callable[[], DeviceError]) -> None:
@@ -53,8 +55,9 @@ def spoil(lost: Iterable[Collective], epoch: int, make_error: Callable[[], Devic
             if generation is None or generation.loss is not None:
                 continue  # what it had not finished is lost with it
             for follower in _followers(generation, part, torn):
-                torn_too = _tear(follower.operation, follower.operands, epoch)
-                torn.update(torn_too)
+                torn.update(_tear(follower.operation, follower.operands, epoch))
+                if follower.module is not None:
+                    follower.module._spoil(_why(follower.operation, epoch))
                 if isinstance(follower.owner, Part):
                     other = follower.owner.collective
                     if other not in seen:
@@ -65,9 +68,13 @@ def spoil(lost: Iterable[Collective], epoch: int, make_error: Callable[[], Devic
                     generation.settler.spoiled[follower.ticket] = make_error
 
 
+def _why(operation: str, epoch: int) -> str:
+    return f"{operation} was writing it when epoch {epoch} of its world ended"
+
+
 def _tear(operation: str, operands: Iterable[Operand], epoch: int) -> set[Block]:
     """Tear what a command was writing. Returns those blocks, as their owners know them."""
-    why = f"{operation} was writing it when epoch {epoch} of its world ended"
+    why = _why(operation, epoch)
     torn = set()
     for block, role in operands:
         if role is not Role.READ:
@@ -100,10 +107,22 @@ def _unfinished(generation: Generation, part: Part) -> Iterator[_Unfinished]:
         for command in book.in_flight:
             if command.ticket > before:
                 ticket = book.index, command.ticket
-                yield _Unfinished(ticket, command.operation, command.operands, command.owner)
+                yield _with_variables(
+                    _Unfinished(ticket, command.operation, command.operands, command.owner), command.owner
+                )
         for number, owner, launched, arguments in book.launches:
             if number > before:
                 key = (launched, *map(id, arguments))
                 if key not in described:  # of thousands of launches many are the same
                     described[key] = launched._describe(arguments)
-                yield _Unfinished((book.index, number), *described[key], owner)
+                yield _with_variables(_Unfinished((book.index, number), *described[key], owner), launched)
+
+
+def _with_variables(unfinished: _Unfinished, launched: object) -> _Unfinished:
+    """Add the variables of its module, if it is a launch of a kernel: that may use them by their own names."""
+    module = getattr(getattr(launched, "kernel", launched), "_module", None)
+    hidden = [] if module is None else module._hidden()
+    if not hidden:
+        return unfinished
+    operands = (*unfinished.operands, *((block, Role.WRITE) for block in hidden))
+    return unfinished._replace(operands=operands, module=module)

@@ -12,10 +12,11 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import DeviceClosed, InvalidArgument, LibraryNotFound, World, premultiplied_sum
+from atomr_trio import CommandFailed, DeviceClosed, InvalidArgument, LibraryNotFound, World, premultiplied_sum
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor as worlds
-from support.groups import open_group
+from atomr_trio.testing import WorkerPool
+from support.groups import open_group, simulated
 from support.rogue import gated
 from support.worlds import SETTINGS, get, open_world, put, quiet
 
@@ -392,7 +393,7 @@ async def test_worlds_that_cannot_be_made() -> None:
 
 
 @pytest.mark.sim_only
-async def test_a_missing_nccl_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_nccl_refuses_ends_the_attempts_and_is_told_by_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "ncclGetUniqueId:4:1*")
     monkeypatch.setattr(worlds, "MOST_ATTEMPTS", 2)
     async with open_group(2) as devices:
@@ -400,3 +401,40 @@ async def test_a_missing_nccl_is_told_by_name(monkeypatch: pytest.MonkeyPatch) -
             await devices.world()
         assert not isinstance(refused.value, LibraryNotFound)
         assert (await devices[0].zeros(3, np.float32).to_host()).sum() == 0
+
+
+class Pools:
+    """A source of workers for two devices."""
+
+    def __init__(self, pools: list[WorkerPool]) -> None:
+        self._pools = pools
+        self._homes: dict[Any, WorkerPool] = {}
+
+    def take(self, backend: Any, index: int) -> Any:
+        process = self._pools[index].take(backend, index)
+        self._homes[process] = self._pools[index]
+        return process
+
+    def give_back(self, process: Any) -> None:
+        self._homes.pop(process).give_back(process)
+
+
+@pytest.mark.sim_only
+async def test_workers_of_a_pool_give_their_communicators_back_and_keep_their_environment() -> None:
+    """NCCL reads its environment once in a process. A world with another one is refused there."""
+    with (
+        simulated(2),
+        WorkerPool(0, backend="sim", spares=0) as first,
+        WorkerPool(1, backend="sim", spares=0) as second,
+    ):
+        pools = Pools([first, second])
+        for number in range(2):
+            async with open_group(2, workers=pools) as devices:
+                world = await devices.world(nccl={**SETTINGS, "BUFFSIZE": 1 << 20})
+                arrays = await put(devices, *numbers(2, "f4"))
+                found = await get(await world.all_reduce(arrays))
+                assert all(same(each, sum(numbers(2, "f4"))) for each in found), number
+        assert [pool.statistics().reused for pool in (first, second)] == [1, 1]
+        async with open_group(2, workers=pools) as devices:
+            with pytest.raises(CommandFailed, match="other settings"):
+                await devices.world(nccl={**SETTINGS, "BUFFSIZE": 1 << 21})

@@ -11,7 +11,7 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, StaleArray, WorldLost
+from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, StaleArray, StaleKernel, WorldLost, read_only
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor, epochs, questions
 from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
@@ -475,3 +475,37 @@ async def test_a_collective_leaves_the_short_way_open() -> None:
             assert array._storage.block.fast == token
             await world.all_reduce(scene.arrays, scene.outputs)
             assert array._storage.block.fast == token
+
+
+async def test_variables_of_a_module_are_stale_when_its_kernel_has_run_on_lost_outputs() -> None:
+    source = """
+    extern "C" { __device__ int seen; }
+    extern "C" __global__ void look(const int *x) { seen = x[0]; }
+    extern "C" __global__ void show(int *y) { y[0] = seen; }
+    """
+    async with open_world(2) as (devices, world):
+        scene = await Scene(devices, world).begin()
+        program = await devices[0].nvrtc.compile_program(source)
+        look, show, variable = program["look"], program["show"], program.global_("seen", np.int32)
+        (shown,) = await put(devices[:1], np.zeros(1, np.int32))
+        await variable.copy_from(np.array([5], np.int32))
+        errors: list[Exception] = []
+        async with trio.open_nursery() as nursery, gated(devices[1]):
+            scene.touch[1].launch_nowait(*SHAPE, scene.outputs[1], N)
+            nursery.start_soon(fail, errors, world.all_reduce, scene.arrays, scene.outputs)
+            await under_way(world)
+            look.launch_nowait(1, 1, read_only(scene.outputs[0]))
+            nursery.start_soon(fail, errors, show.launch, 1, 1, shown)
+            await quiet()
+            kill_worker(devices[1])
+            await next_generation(devices[1], 1)
+        assert [type(error) for error in errors] == [WorldLost] * 2
+        assert shown.state == "torn"
+        with pytest.raises(StaleArray):
+            await variable.to_host()
+        with pytest.raises(StaleKernel):
+            await show.launch(1, 1, shown)
+        await variable.copy_from(np.array([6], np.int32))
+        await shown.copy_from(np.zeros(1, np.int32))
+        await show.launch(1, 1, shown)
+        assert await shown.to_host() == [6]
