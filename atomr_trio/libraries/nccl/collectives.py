@@ -44,7 +44,7 @@ class Part(Request):
 
     __slots__ = (
         *("after", "behind", "calls", "collective", "command", "core", "failed", "generation", "over", "rank", "roles"),
-        "short",
+        *("_accesses", "short"),
     )
 
     def __init__(self, collective: Collective, rank: int, core: DeviceCore, lane: int) -> None:
@@ -67,6 +67,7 @@ class Part(Request):
         """True if it has ended with an error."""
         self.short: list[tuple[Block, int]] = []
         """The blocks that went the short way before, each with the lane."""
+        self._accesses: tuple[Operand, ...] = ()
 
     # --- what it does -------------------------------------------------------------------------------------------------
 
@@ -87,13 +88,14 @@ class Part(Request):
 
     def reads(self, array: DeviceArray) -> None:
         """Note that it reads an array."""
-        self._add(array._block, Role.READ)
+        self.add(array._block, Role.READ)
 
     def writes(self, array: DeviceArray) -> None:
         """Note that it writes all elements of an array."""
-        self._add(array._block, Role.OVERWRITE if array._covers_block else Role.WRITE)
+        self.add(array._block, Role.OVERWRITE if array._covers_block else Role.WRITE)
 
-    def _add(self, block: Block, role: Role) -> None:
+    def add(self, block: Block, role: Role) -> None:
+        """Note an access to a block, beside those that were noted before."""
         before = self.roles.get(block)
         self.roles[block] = role if before in (None, role) else Role.WRITE
 
@@ -107,19 +109,23 @@ class Part(Request):
         """Return the memory that it works on."""
         return self.roles
 
+    def seal(self) -> None:
+        """Note that nothing will be added any more."""
+        self._accesses = tuple(self.roles.items())
+
     def accesses(self) -> Sequence[Operand]:
-        """Return that memory, and how it is used."""
-        return tuple(self.roles.items())
+        """Return that memory, and how it is used, once it is sealed."""
+        return self._accesses
 
     # --- its memory ---------------------------------------------------------------------------------------------------
 
     @property
     def exists(self) -> bool:
         """True if its memory exists, with the contents that it reads: no other command has to come first, and fail."""
-        return all(
-            block.chunk.state is ChunkState.READY and (block.recipe is None or role is Role.OVERWRITE)
-            for block, role in self.roles.items()
-        )
+        for block, role in self._accesses:
+            if block.chunk.state is not ChunkState.READY or (block.recipe is not None and role is not Role.OVERWRITE):
+                return False
+        return True
 
     async def prepare(self) -> None:
         """Make its memory exist. Raises what a command of the device raises."""
@@ -154,7 +160,7 @@ class Part(Request):
         token = generation.token
         self.short = [(block, block.fast - token) for block in self.roles if 0 <= block.fast - token < MAX_LANES]
         self.command = generation.order.commit(checked)
-        self.after = tuple(book.issued for book in generation.timeline.lanes)
+        self.after = tuple([book.issued for book in generation.timeline.lanes])
 
     @property
     def begun(self) -> bool:
@@ -229,7 +235,10 @@ class Collective(Request):
 
     def admitted(self, epoch: Epoch) -> bool:
         """Return whether every member takes its part right now."""
-        return all(part.exists and epoch.generations[part.rank].admission.takes(part) for part in self.parts)
+        for part in self.parts:
+            if not part.exists or not epoch.generations[part.rank].admission.takes(part):
+                return False
+        return True
 
     @property
     def reached(self) -> bool:

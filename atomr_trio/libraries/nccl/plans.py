@@ -6,8 +6,8 @@ collective is a copy.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._arrays.arrays import DeviceArray
 from ..._arrays.memory import DeviceMemory
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from ..._generation.core import DeviceCore
+    from ..._generation.timeline import Operand
 
 
 class _Copies(Part):
@@ -48,11 +49,21 @@ class _Copies(Part):
         return COPY if len(self.calls) == 1 else COPY_MANY, b"".join(self.calls)
 
 
+class Known(NamedTuple):
+    """What a call comes to: the same each time, as long as its arrays exist."""
+
+    shares: Sequence[tuple[int, Sequence[bytes], Sequence[Operand]]]
+    """Those of the members that take part: the rank, the calls, the memory."""
+    ranges: Sequence[tuple[int, int, bool]]
+    """The addresses that it uses."""
+
+
 class Calls:
     """The calls of one request, or of a batch: what the functions below add to."""
 
     def __init__(self, cores: Sequence[DeviceCore], lanes: Sequence[int], operation: str) -> None:
         self.cores: tuple[DeviceCore, ...] = tuple(cores)
+        self.lanes: tuple[int, ...] = tuple(lanes)
         self.collective: Collective = Collective(operation)
         kind = _Copies if len(self.cores) == 1 else Part
         self._parts = [
@@ -70,7 +81,24 @@ class Calls:
     def finish(self) -> Collective:
         """Return the request, with the parts of those members that take part."""
         self.collective.parts = [part for part in self._parts if part.calls or part.roles or part.behind]
+        for part in self.collective.parts:
+            part.seal()
         return self.collective
+
+    def known(self) -> Known:
+        """Return what the only call so far comes to."""
+        shares = [(part.rank, tuple(part.calls), tuple(part.roles.items())) for part in self._parts if part.roles]
+        return Known(shares, tuple(self._now))
+
+    def repeat(self, known: Known, arrays: Iterable[DeviceArray]) -> None:
+        """Add a call that was planned before, with the same arrays."""
+        self._now += known.ranges
+        self.collective.keep += arrays
+        for rank, calls, operands in known.shares:
+            part = self._parts[rank]
+            part.calls += calls
+            for block, role in operands:
+                part.add(block, role)
 
     def next(self) -> None:
         """Begin the next call of a batch. Raises `InvalidArgument` if the last one uses what an earlier one writes."""

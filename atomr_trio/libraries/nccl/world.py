@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
 import trio
 
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
     from ..._generation.group import Group
 
 T = TypeVar("T")
+_MOST_KNOWN: Final = 1024
+"""The most calls that a world remembers."""
+_RESULT_AT: Final = {"broadcast": 0}
+"""The argument that a verb returns, if it is not the second one."""
+_SIMPLE: Final = (str, int, PremultipliedSum)
 
 Arrays = Sequence[DeviceArray]
 """One array of each member, in the order of the ranks."""
@@ -51,6 +58,8 @@ class World(metaclass=NoPublicConstructor):
     def __init__(self, actor: WorldActor) -> None:
         self._actor = actor
         self._words: list[tuple[DeviceArray, DeviceArray]] = []
+        self._known: dict[object, tuple[plans.Known, list[weakref.ref[DeviceArray]]]] = {}
+        """The calls that were planned before, by the identities of their arrays, which all exist."""
 
     def __repr__(self) -> str:
         members = ", ".join(str(core.index) for core in self._actor.cores)
@@ -138,7 +147,7 @@ class World(metaclass=NoPublicConstructor):
     async def _ask(self, plan: Callable[..., T], *arguments: object) -> T:
         self._actor.cores[0].home.check_task()
         calls = self._calls(plan.__name__)
-        result = plan(calls, *arguments)
+        result = self._plan(calls, plan, *arguments)
         collective = calls.finish()
         if collective.parts:
             await self._actor.ask(collective)
@@ -150,11 +159,35 @@ class World(metaclass=NoPublicConstructor):
     def _begin(self, plan: Callable[..., T], *arguments: object) -> T:
         self._actor.cores[0].home.check_task()
         calls = self._calls(plan.__name__)
-        result = plan(calls, *arguments)
+        result = self._plan(calls, plan, *arguments)
         collective = calls.finish()
         if collective.parts:
             self._actor.ask_nowait(collective)
         return result
+
+    def _plan(self, calls: plans.Calls, plan: Callable[..., T], *arguments: object) -> T:
+        """Add a call, and return its result. One with the arrays of an earlier one is not planned again.
+
+        The checks of arguments depend on nothing that changes, but for what is looked at with each call: whether an
+        array was freed, is torn, or has its memory.
+        """
+        found = _arrays_of(plan, arguments)
+        if found is None:
+            return plan(calls, *arguments)
+        key, arrays, result = found
+        known = self._known.get(key)
+        if known is not None:
+            calls.repeat(known[0], arrays)
+            return result  # type: ignore[return-value]
+        fresh_calls = plans.Calls(calls.cores, calls.lanes, calls.collective.operation)
+        made = plan(fresh_calls, *arguments)
+        template = fresh_calls.known()
+        calls.repeat(template, arrays)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        drop = functools.partial(_forget, self._known, key)
+        self._known[key] = template, [weakref.ref(array, drop) for array in arrays]
+        return made
 
     def batch(self) -> WorldBatch:
         """Return a context manager whose verbs are collected, and published as one request when it is left.
@@ -477,7 +510,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
             raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
         self._world._actor.check_open()
         self._collected.next()
-        return plan(self._collected, *arguments)
+        return self._world._plan(self._collected, plan, *arguments)
 
     def all_reduce(
         self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
@@ -588,6 +621,35 @@ class WorldBatch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument`.
         """
         self._add(plans.exchange, ((source, target),))
+
+
+def _arrays_of(plan: object, arguments: Sequence[object]) -> tuple[object, list[DeviceArray], object] | None:
+    """Return a key for a call, its arrays, and its result; None for a call that makes arrays, or is not simple."""
+    name: str = plan.__name__  # type: ignore[attr-defined]
+    key: list[object] = [name]
+    arrays: list[DeviceArray] = []
+    for argument in arguments:
+        kind = type(argument)
+        if kind is list or kind is tuple:
+            for each in argument:  # type: ignore[attr-defined]
+                if type(each) is not DeviceArray:
+                    return None
+                key.append(id(each))
+                arrays.append(each)
+            key.append(None)
+        elif kind is DeviceArray:
+            key.append(id(argument))
+            arrays.append(argument)  # type: ignore[arg-type]
+        elif kind in _SIMPLE:
+            key.append((argument,))
+        else:
+            return None
+    given = arguments[_RESULT_AT.get(name, 1)]
+    return tuple(key), arrays, given if type(given) is DeviceArray else tuple(given)  # type: ignore[arg-type]
+
+
+def _forget(known: dict[object, Any], key: object, _: object) -> None:
+    known.pop(key, None)
 
 
 async def open_world(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -438,3 +439,31 @@ async def test_workers_of_a_pool_give_their_communicators_back_and_keep_their_en
         async with open_group(2, workers=pools) as devices:
             with pytest.raises(CommandFailed, match="other settings"):
                 await devices.world(nccl={**SETTINGS, "BUFFSIZE": 1 << 21})
+
+
+async def test_a_call_that_is_repeated_is_checked_as_the_first_one_was() -> None:
+    async with open_world(2) as (devices, world):
+        given = numbers(2, "f4")
+        arrays = await put(devices, *given)
+        outputs = [dev.empty(N, np.float32) for dev in devices]
+        for turn in range(3):
+            await arrays[0].copy_from(given[0] + turn)
+            await world.all_reduce(arrays, outputs)
+            returned = await world.all_reduce(arrays, tuple(outputs))
+            assert [each is out for each, out in zip(returned, outputs, strict=True)] == [True, True]
+            assert all(same(found, given[0] + turn + given[1]) for found in await get(outputs))
+            await world.all_reduce(arrays, outputs, op="max")
+            assert all(same(found, np.maximum(given[0] + turn, given[1])) for found in await get(outputs))
+        with pytest.raises(InvalidArgument, match="in the order of the members"):
+            await world.all_reduce(arrays[::-1], outputs)
+        outputs[1].free()
+        before = submitted(devices)
+        with pytest.raises(InvalidArgument, match="was freed"):
+            await world.all_reduce(arrays, outputs)
+        with pytest.raises(InvalidArgument, match="was freed"):
+            world.all_reduce_nowait(arrays, outputs)
+        assert submitted(devices) == before
+        known = len(world._known)
+        del outputs, returned
+        gc.collect()
+        assert len(world._known) < known
