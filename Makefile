@@ -20,6 +20,8 @@
 #   make bench-fft     Fourier transforms and their plans beside the bare cuFFT, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-random  random numbers beside the bare cuRAND, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-peers   copies between two devices beside the bare driver, and one program that drives both; BACKEND=gpu for real devices
+#   make bench-world   collectives of two devices beside plain NCCL, and what the loss of a member costs; BACKEND=gpu for real devices
+#   make world-faults   every fault of a member at every moment of a world, and hundreds of random kills; BACKEND=gpu for real devices
 #   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
@@ -66,12 +68,13 @@ FUZZ_KERNELS ?= 2500
 FUZZ = ATOMR_TRIO_FUZZ_KERNELS=$(FUZZ_KERNELS)
 FUZZED := pytest -s -o faulthandler_timeout=900 tests/simulator/test_sim_fuzz.py
 SWEEP := ATOMR_TRIO_TEST_SWEEP=1
+WORLD_FAULTS := pytest -m "soak or not soak" -s -o faulthandler_timeout=900 tests/libraries/nccl/test_world_matrix.py tests/libraries/nccl/test_world_stress.py
 SOAK := pytest -m soak -s -o faulthandler_timeout=900
 # pyright finds the packages by the python of the PATH, and would ask the package index for a newer version of itself.
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
 # The benchmarks, and the program of each.
-BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random bench-peers
+BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random bench-peers bench-world
 bench: PROGRAM := speed.py
 bench-all: PROGRAM := bench_all.py
 bench-compare: PROGRAM := compare.py
@@ -86,10 +89,11 @@ bench-blas: PROGRAM := blas.py
 bench-fft: PROGRAM := fft.py
 bench-random: PROGRAM := random_numbers.py
 bench-peers: PROGRAM := peers.py
+bench-world: PROGRAM := world.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs clean
 .DELETE_ON_ERROR:
 
 help:
@@ -121,6 +125,8 @@ sweep:
 	$(SWEEP) $(GPU_TEST) pytest $(PYTEST_ARGS)
 soak:
 	$(GPU_TEST) $(SOAK) $(PYTEST_ARGS)
+world-faults:
+	$(GPU_TEST) $(WORLD_FAULTS) $(PYTEST_ARGS)
 fuzz:
 	$(FUZZ) $(GPU_TEST) $(FUZZED) $(PYTEST_ARGS)
 $(BENCHES):
@@ -134,6 +140,8 @@ sweep: $(VENV)/.dev-ready $(VENV)/.cuda12-ready $(VENV)/.installed
 	$(SWEEP) $(TEST) pytest $(PARALLEL) $(PYTEST_ARGS)
 soak: $(VENV)/.dev-ready $(VENV)/.installed
 	$(TEST) $(SOAK) $(PYTEST_ARGS)
+world-faults: $(VENV)/.dev-ready $(VENV)/.installed
+	$(TEST) $(WORLD_FAULTS) $(PYTEST_ARGS)
 fuzz: $(VENV)/.dev-ready $(VENV)/.installed
 	$(FUZZ) $(TEST) $(FUZZED) $(PYTEST_ARGS)
 $(BENCHES): $(VENV)/.demo-ready $(VENV)/.installed

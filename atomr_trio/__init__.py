@@ -81,6 +81,7 @@ if TYPE_CHECKING:
         SingularMatrixError as SingularMatrixError,
         StaleArray as StaleArray,
         StaleKernel as StaleKernel,
+        WorldLost as WorldLost,
     )
     from ._values.events import (
         ActorRestarted as ActorRestarted,
@@ -132,6 +133,11 @@ if TYPE_CHECKING:
     from .libraries.lanes.verbs import Event as Event, Lane as Lane
     from .libraries.modules.kernel import Kernel as Kernel, PreparedLaunch as PreparedLaunch
     from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
+    from .libraries.nccl.arguments import (
+        PremultipliedSum as PremultipliedSum,
+        premultiplied_sum as premultiplied_sum,
+    )
+    from .libraries.nccl.world import World as World, WorldBatch as WorldBatch
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
     from .libraries.random.generator import RandomGenerator as RandomGenerator
     from .libraries.registered import *
@@ -177,6 +183,7 @@ _HOMES = {
         "SingularMatrixError",
         "StaleArray",
         "StaleKernel",
+        "WorldLost",
     ),
     "_values.events": (
         "ActorRestarted",
@@ -218,6 +225,8 @@ _HOMES = {
     "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
+    "libraries.nccl.arguments": ("PremultipliedSum", "premultiplied_sum"),
+    "libraries.nccl.world": ("World", "WorldBatch"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
     "libraries.random.generator": ("RandomGenerator",),
     "plain._faces.starts": ("start", "start_devices"),

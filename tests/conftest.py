@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from atomr_trio.testing import WorkerPool
 
 # The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
-# HYPOTHESIS_PROFILE=default draws other examples each time, and =thorough twenty times as many of them.
+# `make sweep` draws more, HYPOTHESIS_PROFILE=default others each time, and =thorough twenty times as many as those two.
 # How long an example takes, and how fast they are drawn, depends on what else the machine does.
 UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("default", UNHURRIED)
-hypothesis.settings.register_profile("deterministic", UNHURRIED, derandomize=True)
+hypothesis.settings.register_profile(
+    "deterministic", UNHURRIED, derandomize=True, max_examples=100 if support.SWEEP else 40
+)
 hypothesis.settings.register_profile("thorough", UNHURRIED, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
@@ -86,12 +88,30 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"matrix: {len(sizes)} of {sizes[0]} cells")
 
 
+def is_black(item: pytest.Item) -> bool:
+    """Whether a case is a black square, where the parameters of its test are the sides of a chessboard.
+
+    Each value of a parameter has white squares with every other parameter.
+    """
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    firsts = [each.split(",")[0].strip() if isinstance(each, str) else each[0] for each in names]
+    if len(names) < (1 if support.HALVED else 2):
+        return False
+    return sum(item.callspec.indices[each] for each in firsts) % 2 == 1  # type: ignore[attr-defined, no-any-return]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
     unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unwanted))]
+    left_out = [
+        item
+        for item in items
+        if any(map(item.get_closest_marker, unwanted))
+        or (not support.SWEEP and (support.HALVED or item.get_closest_marker("halved")) and is_black(item))
+    ]
     if left_out:
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, unwanted))]
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=left_out)
 
 
@@ -132,9 +152,11 @@ def open_test_device() -> Callable[..., AbstractAsyncContextManager[Device]]:
 def kept_compiles(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test compiles is kept for the others of this run that ask for this: it is not about compiling.
 
-    Without a folder, a source that includes headers is compiled anew for each device.
+    Without a folder, a source that includes headers is compiled anew for each device. All processes of a run have one.
     """
-    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "kept-compiles"))
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(base / "kept-compiles"))
 
 
 @pytest.fixture(scope="session")

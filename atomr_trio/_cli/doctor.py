@@ -38,6 +38,8 @@ _NO_DEVICE = "CUDA_ERROR_NO_DEVICE"
 _FEW_DESCRIPTORS = 1024
 _FEW_PROCESSES = 256
 _LITTLE_DISK = 256 << 20
+_SHARED_FOLDER = Path("/dev/shm")
+_LITTLE_SHARED = 512 << 20
 _FOR_SEVERAL_GPUS = ("nccl",)
 _SUPPORTED_MACHINES = ("x86_64", "aarch64")
 
@@ -67,6 +69,8 @@ _ADVICE = {
     "memory": "Little host memory is left; each device takes about 1 GiB with its worker.",
     "disk": "The cache of compiled kernels has no room or cannot be written: free the disk, or name another folder in "
     "ATOMR_TRIO_CACHE_DIR.",
+    "shared": "{folder} has {size} MiB in all, and NCCL, by which several GPUs compute together, has buffers there: "
+    "raise it (docker's `--shm-size=1g`, or an `emptyDir` with `medium: Memory` at {folder} in Kubernetes).",
     "broken": "{device} does not work; the reason stands above.",
 }
 
@@ -130,7 +134,7 @@ def ask_libraries() -> list[dict[str, Any]]:
 def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
     """Print one line for each library; add advice for a missing one, if this machine has a use for it."""
     report.heading("libraries")
-    several = any(library.get("devices", 0) > 1 for library in libraries)
+    several = has_several(libraries)
     for library in libraries:
         name = library["name"]
         if "missing" in library:
@@ -157,6 +161,11 @@ def describe_libraries(report: Report, libraries: list[dict[str, Any]]) -> None:
     if not machine.has_scipy():
         report.line("scipy", "not installed")
         report.advise("scipy", command=machine.install(machine.SIMULATOR_EXTRA))
+
+
+def has_several(libraries: list[dict[str, Any]]) -> bool:
+    """Return whether the driver counts several GPUs."""
+    return any(library.get("devices", 0) > 1 for library in libraries)
 
 
 def lacking(libraries: list[dict[str, Any]]) -> list[str]:
@@ -195,7 +204,7 @@ def describe_environment(report: Report) -> None:
 # -- limits ------------------------------------------------------------------------------------------------------------
 
 
-def describe_limits(report: Report) -> None:
+def describe_limits(report: Report, libraries: list[dict[str, Any]]) -> None:
     """Print the limits of this process that a device depends on. See the guide's page on limits."""
     if platform.system() != "Linux":
         return
@@ -230,7 +239,18 @@ def describe_limits(report: Report) -> None:
     report.line("host memory", f"{available / _GIB:.1f} GiB available")
     if available < _GIB:
         report.advise("memory")
+    describe_shared(report, several=has_several(libraries))
     describe_disk(report)
+
+
+def describe_shared(report: Report, *, several: bool) -> None:
+    """Print the size of the folder in which NCCL has memory that its ranks share. Containers often have little."""
+    if not _SHARED_FOLDER.is_dir():
+        return
+    usage = shutil.disk_usage(_SHARED_FOLDER)
+    report.line(str(_SHARED_FOLDER), f"{usage.free / _GIB:.1f} GiB free of {usage.total / _GIB:.1f} GiB")
+    if several and usage.total < _LITTLE_SHARED:
+        report.advise("shared", folder=_SHARED_FOLDER, size=usage.total >> 20)
 
 
 def describe_disk(report: Report) -> None:
@@ -356,7 +376,7 @@ async def main(arguments: argparse.Namespace) -> int:
     libraries = await trio.to_thread.run_sync(ask_libraries)
     describe_libraries(report, libraries)
     describe_environment(report)
-    describe_limits(report)
+    describe_limits(report, libraries)
     opened = [
         await examine(report, choice) for choice in ([arguments.device] if arguments.device else devices_of(libraries))
     ]

@@ -256,6 +256,12 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         `InvalidArgument` for an array of a device that is not of the group; for one copy with the host above 96 MiB,
         unless the memory is pinned; and for arrays whose copy has to go through the host. Await those.
         """
+        if type(source) is np.ndarray:
+            self._sender.check()
+            check_usable(self._sender.device, array)
+            check_host(array, source)
+            self._copy_in(array, source)
+            return
         if isinstance(source, DeviceArray):
             moves = self._sender.moves
             if moves is not None and moves.copy(source, array, self._sender.memory_launches):

@@ -16,7 +16,7 @@ import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import MappingProxyType
-from typing import Any, Final, final, overload
+from typing import TYPE_CHECKING, Any, Final, final, overload
 
 import attrs
 import trio
@@ -53,6 +53,9 @@ from .mapping import Item, Result, Spread
 from .naming import Named, check_names, indices_of
 from .peer_check import check_access
 from .reservation import Reservation
+
+if TYPE_CHECKING:
+    from ..libraries.nccl.world import World
 
 STRATEGIST: Final = "the strategy of the group"
 """The reporter of a restart that the group has ordered."""
@@ -323,6 +326,47 @@ class Devices(Sequence[Device], metaclass=_DevicesType):
         )
         return Reservation._create(nbytes, pick)
 
+    # --- worlds -------------------------------------------------------------------------------------------------------
+
+    async def world(
+        self,
+        members: Iterable[Device | int] | None = None,
+        *,
+        deterministic: bool = True,
+        nccl: Mapping[str, str | int] | None = None,
+    ) -> World:
+        """Return a world of devices, which compute together by NCCL, once all are there (``ncclCommInitRankConfig``).
+
+        - `members`: devices of the group, or the index of each, each once; by default all that are alive. Their order
+          is that of the ranks.
+        - `deterministic`: pin the algorithm and the protocol of NCCL (``NCCL_ALGO=Ring``, ``NCCL_PROTO=Simple``), so
+          that a sum of floats has the same bits each time. With False NCCL chooses, by sizes and connections.
+        - `nccl`: variables of the environment for NCCL, by their names without the prefix, such as
+          `{"SOCKET_IFNAME": "eth0"}`. Without it ``NCCL_RAS_ENABLE`` and ``NCCL_RUNTIME_CONNECT`` are 0.
+
+        NCCL reads its environment once in the life of a worker, so all worlds of a device have the same settings.
+        The world is closed by `World.aclose`, by `async with`, or with the block of the group.
+
+        Raises `InvalidArgument` for arguments that are not valid, `LibraryNotFound` if NCCL is not installed,
+        `CommandFailed` for what NCCL refuses, `DeviceClosed` or `DeviceFailed` if a member takes no requests.
+        """
+        from ..libraries.nccl.world import check_members, open_world
+
+        self._home.check_task()
+        cores = [each._core for each in self.alive] if members is None else self._members(members)
+        return await open_world(self._group, check_members(cores, self._group), nccl, deterministic=deterministic)
+
+    def _members(self, members: object) -> list[DeviceCore]:
+        if not isinstance(members, Iterable):
+            raise InvalidArgument(f"members are devices of the group, or their indices, not {shown(members)}")
+        return [self._member(each) for each in members]
+
+    def _member(self, member: object) -> DeviceCore:
+        for each in self._devices:
+            if member is each or (type(member) is int and member == each.index):
+                return each._core
+        raise InvalidArgument(f"a member is a device of {self._group.name} or its index, not {shown(member)}")
+
     # --- work for all of them -----------------------------------------------------------------------------------------
 
     async def map(
@@ -433,7 +477,7 @@ async def _group(
     devices = Devices._create([each.device for each in opened], group, supervisor, hub)
     started = [processes.get(index) for index in indices]
     try:
-        async with block_of(opened, devices, supervisor.body_scope, lambda: supervisor.failure, started):
+        async with block_of(opened, devices, supervisor.body_scope, lambda: supervisor.failure, started, group):
             try:
                 await check_access(group)
             except BaseExceptionGroup as several:

@@ -34,6 +34,7 @@ from .._calls.launching import AwaitedLaunches
 from .._calls.shortcut import Shortcut
 from .._generation.actor import Actor
 from .._generation.core import DeviceCore, DeviceOptions, WorkerSource
+from .._generation.group import Group
 from .._generation.process import MAX_DEVICES, WorkerProcess
 from .._supervision.home import check_can_open
 from .._supervision.mailbox import Mailbox
@@ -256,11 +257,13 @@ async def block_of(
     body_scope: trio.CancelScope,
     failure_of: Callable[[], Exception | None],
     processes: Sequence[WorkerProcess | None],
+    group: Group | None = None,
 ) -> AsyncIterator[Face]:
     """The block of one device or of several: it opens them, yields `face`, and closes them.
 
     The body runs in `body_scope`. `failure_of` returns the error of the supervision that has cancelled it, if any.
-    `processes` are the workers that were started ahead, one for each device, or None.
+    `processes` are the workers that were started ahead, one for each device, or None. The tasks of `group` run beside
+    the body.
     """
     body_error: BaseException | None = None
     try:
@@ -269,11 +272,15 @@ async def block_of(
             async with trio.open_nursery() as nursery:
                 for each in opened:
                     each.supervise(nursery)
+                if group is not None:
+                    group.begin(nursery)
                 try:
                     with body_scope:
                         yield face
                 except BaseException as error:
                     body_error = error
+                if group is not None:
+                    group.end()
                 for each in opened:
                     each.end()
                 # Shielded from every cancellation: the supervisors end by themselves, in bounded time.

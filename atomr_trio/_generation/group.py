@@ -6,7 +6,8 @@ of its own. A layer that may reach from one device to another asks `DeviceCore.g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn, SupportsIndex, final
 
 import trio
@@ -16,6 +17,8 @@ from .._values.util import refuse_to_copy
 if TYPE_CHECKING:
     from .core import DeviceCore
     from .peers import Wish
+
+log = logging.getLogger("atomr_trio.device")
 
 
 @final
@@ -36,7 +39,13 @@ class Group:
         """The requests that wait for that, the oldest first."""
         self.woken: list[Callable[[], None]] = []
         """Called when that may be so."""
+        self.ends: list[Callable[[], None]] = []
+        """Called when the block of the group is left, before any of its devices is closed."""
         self._changed = trio.Event()
+        self._nursery: trio.Nursery | None = None
+        self._scopes: set[trio.CancelScope] = set()
+        self.ended: bool = False
+        """True once the block of the group was left."""
         for member in self.members:
             member.group = self
 
@@ -51,6 +60,38 @@ class Group:
     def others(self, member: DeviceCore) -> tuple[DeviceCore, ...]:
         """Return every member but this one."""
         return tuple(each for each in self.members if each is not member)
+
+    # --- tasks of the group -------------------------------------------------------------------------------------------
+
+    def begin(self, nursery: trio.Nursery) -> None:
+        """Run the tasks of the group in this nursery from now on."""
+        self._nursery = nursery
+
+    def start_soon(self, task: Callable[[], Awaitable[None]], name: str) -> None:
+        """Run a task until it ends, or the block of the group is left. An error of it is logged."""
+        if self._nursery is None:
+            raise AssertionError("the block of the group is not open")
+        self._nursery.start_soon(self._run, task, name, name=f"atomr_trio.{name}")
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run(self, task: Callable[[], Awaitable[None]], name: str) -> None:
+        with trio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                if not self.ended:
+                    await task()
+            except Exception:
+                log.critical("a task of %s crashed: %s", self.name, name, exc_info=True)
+            finally:
+                self._scopes.discard(scope)
+
+    def end(self) -> None:
+        """End the tasks of the group: its block was left."""
+        self.ended = True
+        for told in self.ends:
+            told()
+        for scope in self._scopes:
+            scope.cancel(reason="the block of the group was left")
 
     # --- waiting for work of another member -----------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -37,6 +38,8 @@ class Inbox:
         """The errors of commands, which belong to tickets that are not settled yet."""
         self.results: dict[Ticket, Any] = {}
         """The results of commands, likewise."""
+        self.questions: dict[int, Callable[[dict[str, Any]], None]] = {}
+        """What takes the answers to questions about what belongs to no lane, by the number of the question."""
         self._life = life
         self._process = process
         self._sender = sender
@@ -93,6 +96,10 @@ class Inbox:
                 self.results.setdefault((message["lane"], message["ticket"]), {}).update(message["value"])
             case "lost":
                 self._life.lose(self._fault(message))
+            case "answer":
+                take = self.questions.pop(message.pop("question"), None)
+                if take is not None:  # or the question was that of an earlier generation of the same process
+                    take(message)
             case "chunk":
                 self._chunks.came(message["address"], descriptors.pop())
             case "exported":

@@ -151,6 +151,10 @@ class Life:
         """Call a function when the generation is lost."""
         self._told.append(told)
 
+    def tell_no_more(self, told: Callable[[], None]) -> None:
+        """Forget a function that `tell` was given."""
+        self._told.remove(told)
+
     def serve(self) -> None:
         """Begin to take requests."""
         self.move(Event.SERVES)
@@ -162,7 +166,7 @@ class Life:
             self.loss = loss
             self.move(Event.LOST)
             self.relieved.set()
-            for told in self._told:
+            for told in tuple(self._told):
                 told()
             self.scope.cancel(reason=f"generation {self.number} of device {self.device} lost: {loss.reason}")
 

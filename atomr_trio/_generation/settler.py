@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._memory.arena import Block
+from .._memory.arena import Block, Ticket
 from .._supervision.mailbox import Request
 from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
 from .._wire.channel import TimelinePage
@@ -70,6 +70,9 @@ class Settler:
         """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
         self.neighbours: Neighbours | None = None
         """Those of other devices who may wait for commands of this one; None for a device without a group."""
+        self.spoiled: dict[Ticket, Callable[[], DeviceError]] = {}
+        """Commands that run on garbage, by their tickets, with what makes the error that they end with: what they have
+        written is torn already."""
         self._looked_for = False
         self.over: bool = False
         """True once everything was settled as lost."""
@@ -231,6 +234,8 @@ class Settler:
         page = self._page  # the ticket first: the worker counts a failure before it signs
         if page.finished(lane) < launches[0][0] or page.failures(lane) != book.failures or self._inbox.failures:
             return False
+        if self.spoiled:
+            return False
         launches.popleft()
         looker.launches_finished(1)
         self._tell_progress()
@@ -241,13 +246,14 @@ class Settler:
         failures, told = self._page.failures(book.index), self._inbox.failures
         # The worker counts a failure before the ticket is reached: it may have been counted with those of launches
         # before it. Then the message of it has come already.
+        failed = self._fail_spoiled(launches, book.index) if self.spoiled else ()
         if failures != book.failures or told:
             if failures != book.failures:
                 book.failures = failures
                 self._inbox.drain()
             for place, launch in enumerate(launches):
                 failure = told.pop((book.index, launch[0]), None)
-                if failure is not None:
+                if failure is not None and launch[0] not in failed:
                     error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
                     launch[1].launch_failed(launch, error)
                     spoiled = getattr(launch[1], "spoiled", None)
@@ -261,6 +267,16 @@ class Settler:
                 owner, count = launch[1], 0
             count += 1
         owner.launches_finished(count)
+
+    def _fail_spoiled(self, launches: Sequence[Launch], lane: int) -> set[int]:
+        """Fail those that have run on garbage. Returns their tickets."""
+        failed = set()
+        for launch in launches:
+            make_error = self.spoiled.pop((lane, launch[0]), None)
+            if make_error is not None:
+                launch[1].launch_failed(launch, make_error())
+                failed.add(launch[0])
+        return failed
 
     def _spoil(self, block: Block, launches: Sequence[Launch], failure: dict[str, Any]) -> None:
         """Fail the launches that have run on a block without its first contents, and tear what they have written."""
@@ -278,6 +294,11 @@ class Settler:
         status = self._page.status(*key)
         if status or command.answers:
             self._inbox.drain()
+        if self.spoiled and (make_error := self.spoiled.pop(key, None)) is not None:
+            self._inbox.results.pop(key, None)
+            self._inbox.failures.pop(key, None)
+            command.owner.command_finished(command, make_error(), None)
+            return
         if not status:
             command.owner.command_finished(command, None, self._inbox.results.pop(key, None))
             return
@@ -301,6 +322,7 @@ class Settler:
     def settle_rest(self, make_error: MakeError) -> None:
         """Settle everything else as lost, each with a fresh error; what unfinished commands were writing is torn."""
         self.over = True
+        self.spoiled.clear()
         lost = list(self._timeline.take_rest())
         launches = list(self._timeline.take_rest_of_launches())
         for command in lost:

@@ -19,10 +19,10 @@ from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
-from .._wire.records.memory import AREA_SHIFT
 from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
 from .memory import tear
-from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, _Form, bytes_of, pieces_of
+from .pinned import PinnedArea
+from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, Form, bytes_of, pieces_of
 from .staging import Slot
 from .transfers import Transfers
 
@@ -49,7 +49,7 @@ class BatchCopy:
         "_ended",
         "_failed",
         "_host",
-        "_place",
+        "_pinned",
         "count",
         "error",
         "path",
@@ -61,12 +61,17 @@ class BatchCopy:
     takes_slot = False
 
     def __init__(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], place: int | None, count: int
+        self,
+        path: CopyPath,
+        array: DeviceArray,
+        host: npt.NDArray[Any],
+        pinned: tuple[PinnedArea, int] | None,
+        count: int,
     ) -> None:
         self.path: CopyPath = path
         self._array = array
         self._host = host
-        self._place = place
+        self._pinned = pinned
         """The place of pinned memory; None for memory that is copied through slots."""
         self.count: int = count
         """The number of its commands."""
@@ -84,22 +89,33 @@ class BatchCopy:
         """Send all commands. Raises the errors of `acquire` before any."""
         host, array = self._host, self._array
         address, size = array._storage.block.address + array._offset, host.nbytes
-        if self._place is not None:
-            self._send((address, self._place, size), None)
+        if self._pinned is not None:
+            area, offset = self._pinned
+            self._send((address, offset, size), None, self.path.form_of_area(area))
         elif self.count == 1:
             self._send_through(acquire(size), host.ravel().view(BYTES), address)
         else:
             memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
-            slots = self._acquire_all(acquire, [length for _, length in pieces])
-            for slot, (begin, length) in zip(slots, pieces, strict=True):
+            unused = self._acquire_all(acquire, [length for _, length in pieces])
+            for begin, length in pieces:
+                slot = self._left_slot(length) or unused.pop(0)
                 self._send_through(slot, memory[begin : begin + length], address + begin)
+            for slot in unused:
+                slot.release()
+
+    def _left_slot(self, size: int) -> Slot | None:
+        """Return a slot of this copy that the GPU has left already: it is still in the processor's cache."""
+        slots, path = self.slots, self.path
+        if path.incoming and slots and slots[0][0] <= path.words[path.counter] and slots[0][1].size >= size:
+            return slots.popleft()[1]
+        return None
 
     def _send_through(self, slot: Slot, memory: npt.NDArray[np.uint8], address: int) -> None:
         if self.path.incoming:
             slot.load(memory)
         self._send((address, slot.place, len(memory)), slot)
 
-    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: _Form | None = None) -> None:
+    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: Form | None = None) -> None:
         path, array = self.path, self._array
         if slot is not None and slot.area:
             slot.introduce(path.generation, path.way.lane)
@@ -271,6 +287,8 @@ class BatchCopies:
     def __init__(self, device: DeviceCore, generation: Generation, slots: BatchSlots) -> None:
         self._generation = generation
         self._paths = device.part(BatchCopyPaths)
+        self._known: dict[int, CopyPath] = {}
+        """Those of its generation that it has used, by their lanes."""
         self._pinned = device.part(Transfers).pinned
         self._acquire = slots.acquire
         self._incoming: collections.deque[BatchCopy] = collections.deque()
@@ -281,14 +299,17 @@ class BatchCopies:
         size, flags = host.nbytes, host.flags
         if not size or type(array._storage) is not Storage:
             return None
-        path = self._paths.of(self._generation, way)
+        path = self._known.get(way.lane)
         if path is None:
-            return None
+            path = self._paths.of(self._generation, way)
+            if path is None:
+                return None
+            self._known[way.lane] = path
         if array._plain is None or not flags.c_contiguous:
             plan = path.plan_boxes(array, host) if size <= SHORT_BYTES else None
             return None if plan is None else BatchBoxCopy(path, plan)
-        found = None if flags.owndata else self._pinned.find(host)
-        place, count = None, 1
+        found = None if flags.owndata else self._pinned.find_packed(host)
+        count = 1
         if found is None:
             if size > SHORT_PIECE:
                 if size > (BATCH_IN_BYTES if path.incoming else SHORT_BYTES):
@@ -296,9 +317,7 @@ class BatchCopies:
                 count = -(-size // SHORT_PIECE)
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None
-        else:
-            place = found[0].number << AREA_SHIFT | found[1]
-        return BatchCopy(path, array, host, place, count) if path.takes(array._storage.block, count) else None
+        return BatchCopy(path, array, host, found, count) if path.takes(array._storage.block, count) else None
 
     def send(self, copy: BatchCopy) -> None:
         """Send a copy that was planned just now. Raises as `BatchSlots.acquire` does, before anything is sent."""

@@ -11,7 +11,7 @@ needs none of this: there the GPU does everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
-from .short_copies import ShortCopies
+from .short_ways import ShortCopies
 from .staging import Slot
 from .transfers import Transfers, transfers_of
 
@@ -34,36 +34,58 @@ if TYPE_CHECKING:
     from .._generation.core import DeviceCore
 
 
+PART_BYTES = 1 << 20
+"""The bytes that a helper takes of a larger command of a batch, so that several helpers take one together."""
+
 _THROUGH_HOST_BYTES = 64 << 20
 """The most bytes of a copy between two arrays that are on the host at a time."""
 
 
 class _Taking:
-    """Copies the bytes of one settled command to the host's array, in a helper's thread."""
+    """Copies bytes of one settled command to the host's array, in a helper's thread: all of them, or a part."""
 
-    __slots__ = ("_plan", "_request", "_slot", "_told", "done", "failed")
+    __slots__ = ("_part", "_plan", "_request", "_rest", "_slot", "_told", "done", "failed")
 
-    def __init__(self, request: CopyRequest, slot: Slot, told: Callable[[], None]) -> None:
+    def __init__(
+        self, request: CopyRequest, slot: Slot, part: tuple[int, int] | None, rest: list[None], told: Callable[[], None]
+    ) -> None:
+        """`part` is where the bytes begin and end in the piece, None for all; `rest` has an item for each part that is
+        not taken."""
         self.done: bool = False
         self.failed: bool = False
         self._request = request
         self._plan = request._plan
         self._slot = slot
+        self._part = part
+        self._rest = rest
         self._told = told
 
     def run(self) -> None:
         """Copy, in a helper's thread. An error here is left to `take`, which fails in the same way."""
         try:
-            self._plan.store(self._request.piece, self._slot.bytes)
+            if self._part is None:
+                self._plan.store(self._request.piece, self._slot.bytes)
+            else:
+                self._plan.store_part(self._request.piece, self._slot.bytes, *self._part)
         except Exception:
             self.failed = True
 
     def ended(self) -> None:
-        """Note the end: there is nothing left to take."""
+        """Note the end. With that of the last part there is nothing left to take."""
         self.done = True
         if not self.failed:
-            self._request.release()
+            self._rest.pop()
+            if not self._rest:
+                self._request.release()
         self._told()
+
+
+def _parts_of(request: CopyRequest) -> Sequence[tuple[int, int] | None]:
+    """Return where the parts begin and end that several helpers take; a single None for what is taken as a whole."""
+    size, part = request.piece.size, PART_BYTES
+    if size < 2 * part or request.burden != size:  # what is scattered on the host has no parts
+        return (None,)
+    return [(begin, min(begin + part, size)) for begin in range(0, size, part)]
 
 
 async def take_by_helpers(requests: Iterable[object]) -> None:
@@ -83,12 +105,15 @@ async def take_by_helpers(requests: Iterable[object]) -> None:
             bell.set()
 
     for request in those:
-        taking = _Taking(request, known(request._slot, "it has bytes"), ring)
+        parts = _parts_of(request)
+        slot, rest = known(request._slot, "it has bytes"), [None] * len(parts)
         try:
-            crew.submit(taking)
+            for part in parts:
+                taking = _Taking(request, slot, part, rest, ring)
+                crew.submit(taking)
+                takings.append(taking)
         except RuntimeError:  # the system has no thread
             break
-        takings.append(taking)
     ring()
     try:
         await bell.wait()

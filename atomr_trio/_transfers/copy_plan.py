@@ -237,6 +237,10 @@ class _Plan:
         else:
             self._elements[piece.start : piece.start + piece.size] = source[: piece.size]
 
+    def store_part(self, piece: Piece, source: npt.NDArray[np.uint8], begin: int, end: int) -> None:
+        """Copy some bytes of a piece from packed memory to the host's array, which is packed too."""
+        self._elements[piece.start + begin : piece.start + end] = source[begin:end]
+
     def _parts(
         self, piece: Piece, memory: npt.NDArray[np.uint8]
     ) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:

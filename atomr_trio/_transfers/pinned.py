@@ -16,7 +16,7 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,9 @@ from .._wire.channel import set_size
 from .._wire.limits import available_memory, reason_of
 from .._wire.protocol import LANE_COPY_IN
 from .._wire.records.memory import REGISTER_HOST, STAGING_AREA, UNREGISTER_HOST
+
+if TYPE_CHECKING:
+    from .short_copies import Form
 
 
 class PinnedArea:
@@ -43,6 +46,8 @@ class PinnedArea:
         """Keeps the mapping, which would otherwise be unmapped in the program's thread when the array is collected."""
         self._generation = 0
         self._told: dict[int, int] = {}
+        self.forms: dict[int, Form] = {}
+        """The forms of the records of its copies, by their lanes; see ``short_copies.py``."""
 
     def __repr__(self) -> str:
         return f"<PinnedArea {self.number}: {self.address:#x}+{self.size:#x}>"
@@ -140,7 +145,18 @@ class PinnedMemory:
         flags = host.flags
         if flags.owndata or not flags.c_contiguous:  # numpy's own memory is never pinned
             return None
-        address = address_of(host)
+        return self.find_packed(host)
+
+    def find_packed(self, host: npt.NDArray[Any]) -> tuple[PinnedArea, int] | None:
+        """Do so for an array that is C-contiguous, and whose memory is not its own."""
+        if self._gone:
+            self.collect()
+        if not self._areas:
+            return None
+        try:
+            address = _address_of(_byte_of(host))  # type: ignore[arg-type]
+        except (TypeError, ValueError):
+            address = address_of(host)
         index = bisect.bisect(self._addresses, address) - 1
         if index < 0:
             return None

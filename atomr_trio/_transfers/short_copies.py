@@ -22,20 +22,18 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import Storage
 from .._arrays.layout import Box, Piece
-from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState, Ticket
+from .._memory.arena import Arena, Block, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
-from .._wire.records.memory import AREA_SHIFT, BOX, MEMORY, PLACES_OF_A_BOX
+from .._wire.records.memory import BOX, COPY, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
-from .copy_plan import BYTES, PINNED_PIECE, TO_DEVICE, Way, _Plan, is_rectangle
+from .copy_plan import BYTES, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
+from .pinned import PinnedArea
 from .staging import MEDIUM_SLOT, Slot
-from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -46,7 +44,7 @@ if TYPE_CHECKING:
 
 SHORT_BYTES = 1 << 20
 """The most bytes of pageable memory that go this way. The event loop stands still for some 0.1 ms while so many are
-copied. More than that is left to several threads, which are faster when several copies are under way."""
+copied to the device. With more than that other tasks have turns in between; see ``long_copies.py``."""
 
 SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
@@ -60,6 +58,8 @@ SIGN_EVERY = 4
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
+_MOVE = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
+"""A run of bytes, without its addresses and its length."""
 _READY = ChunkState.READY
 
 
@@ -76,7 +76,7 @@ class _CopyKind:
         return self._way.operation, ((arguments[0]._block, role),) if arguments else ()
 
 
-class _Form:
+class Form:
     """What is constant in the records of some copies. Their words, and in front of these a header, are what is not."""
 
     __slots__ = ("behind", "front", "pack_into", "shared_front")
@@ -117,15 +117,26 @@ class CopyPath:
         """Records up to this one may be sent without further checks; see `LaunchPath`."""
         self._limit = limit
         self._sender = generation.sender
+        self.arena: Arena = generation.arena
+        self._order = generation.order
+        self._number = generation.number
         self.book: LaneBook = generation.timeline.book(way.lane)
         self._kind = _CopyKind(way)
         ring = generation.sender.ring
         assert ring is not None
         self._slots = ring.slots
-        self._run = _Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
-        self._forms: dict[bytes, _Form] = {}
+        self.move: Form = Form(way.lane, COPY, _MOVE, COPY_WORDS)
+        """The form of the copies of a run of bytes on the device. Its words are the destination, the source, the size.
+        """
+        self.long: bool = False
+        """True while a copy of ``long_copies.py`` is under way. There is one at a time: its slots are to stay in the
+        cache."""
+        self.lacking: tuple[int, int, int] | None = None
+        """A size for which the arena had no block, its bytes in use and the number of its chunks then; see there."""
+        self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
+        self._forms: dict[bytes, Form] = {}
         """The forms of boxes, by their payloads."""
-        self._form_of: dict[Box, _Form] = {}
+        self._form_of: dict[Box, Form] = {}
         """Those of the boxes that were copied, which may differ in their places alone."""
         self._sender.short_ways.add(self)
 
@@ -139,29 +150,32 @@ class CopyPath:
         """
         if self._sender.sent + count > self.last_record and not self._look_again(count):
             return False
-        generation = self.generation
         if (
             block.freed
             or block.torn is not None
             or block.lost is not None
             or block.recipe is not None
             or block.chunk.state is not _READY
-            or generation.arena.quarantine
+            or self.arena.quarantine
         ):
             return False
-        order = generation.order
+        order = self._order
         if block.peers and not (order.peers is not None and order.peers.takes_alone(block)):
             return False
         if order.others is not None and order.others.uses(block):
             return False
-        if block.epoch != generation.number or block.reader is not None:
-            block.settle(generation.number)
+        if block.epoch != self._number or block.reader is not None:
+            block.settle(self._number)
         writer = block.writer
         if writer is not None:
             lane, ticket = writer
             if lane != self.way.lane and self.words[counter_word(lane)] < ticket:
                 return False
         return not self.incoming or not block.readers or all(map(self._is_over, block.readers.items()))
+
+    def takes_new(self, block: Block, count: int) -> bool:
+        """Return whether so many commands may be sent now of which the first overwrites this block."""
+        return self.takes(block, count) and all(map(self._is_over, block.readers.items()))
 
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
@@ -172,6 +186,12 @@ class CopyPath:
         room = self._sender.room(self.counter, self.book.issued, self._limit)
         self.last_record = self._sender.sent + room
         return room >= count
+
+    def note_ended(self) -> None:
+        """Settle the copies that have ended. Their slots are still in the processor's cache for the next one."""
+        launches, settler = self.book.launches, self.settler
+        if launches and not settler.over and self.words[self.counter] >= launches[0][0]:
+            settler.settle_finished()
 
     def plan_boxes(self, array: DeviceArray, host: npt.NDArray[Any]) -> _Plan | None:
         """Return the plan of a copy of boxes that may be sent now, in pieces of a box each; None if there is none."""
@@ -186,7 +206,7 @@ class CopyPath:
             return None
         return plan
 
-    def command_of(self, plan: _Plan, piece: Piece, slot: Slot) -> tuple[tuple[int, int, int], _Form | None]:
+    def command_of(self, plan: _Plan, piece: Piece, slot: Slot) -> tuple[tuple[int, int, int], Form | None]:
         """Return the words and the form of the command that copies a piece of such a plan; see `send`."""
         (box,) = piece.boxes
         here = plan.box_at(box)
@@ -195,7 +215,19 @@ class CopyPath:
         sides = (here, slot.offset) if self.incoming else (slot.offset, here)
         return (slot.area, *sides), self.form_of(box)
 
-    def form_of(self, box: Box) -> _Form:
+    def form_of_area(self, area: PinnedArea) -> Form:
+        """Return the form of the copies of pinned memory, whose words are the device address, the offset, the size.
+
+        An area has a form of its own, so a worker can prepare a copy with the area's address.
+        """
+        form = area.forms.get(self.way.lane)
+        if form is None:
+            box = self.way.box
+            payload = box.struct.pack(area.number) + _MOVE
+            form = area.forms[self.way.lane] = Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
+        return form
+
+    def form_of(self, box: Box) -> Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
         form = self._form_of.get(box)
         if form is not None:
@@ -207,7 +239,7 @@ class CopyPath:
         if form is None:
             if len(self._forms) >= _MOST_FORMS:
                 self._forms.clear()
-            form = self._forms[payload] = _Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
+            form = self._forms[payload] = Form(self.way.lane, self.way.box, payload, PLACES_OF_A_BOX)
         if len(self._form_of) >= _MOST_FORMS:
             self._form_of.clear()
         self._form_of[box] = form
@@ -220,12 +252,12 @@ class CopyPath:
         owner: LaunchOwner,
         arguments: tuple[object, ...],
         shares: bool = False,
-        form: _Form | None = None,
+        form: Form | None = None,
     ) -> int:
         """Send a command that `takes` allows, and return its ticket. Raises nothing.
 
-        Without a form it copies a run of bytes, and the words are the device address, the place on the host and the
-        size. If it `shares` a ticket, it is told to have ended when one behind it has.
+        Without a form it copies a run of bytes of a slot, and the words are the device address, the place on the host
+        and the size. If it `shares` a ticket, it is told to have ended when one behind it has.
         """
         sender, book, lane = self._sender, self.book, self.way.lane
         ticket, at = book.issued + 1, sender.sent
@@ -264,7 +296,7 @@ class ShortCopy:
         "_left",
         "_looks",
         "_path",
-        "_place",
+        "_pinned",
         "_slots",
         "_ticket",
     )
@@ -275,7 +307,7 @@ class ShortCopy:
         array: DeviceArray,
         host: npt.NDArray[Any],
         slots: list[Slot],
-        place: int | None = None,
+        pinned: tuple[PinnedArea, int] | None = None,
     ) -> None:
         self._path = path
         self._array = array
@@ -284,7 +316,7 @@ class ShortCopy:
         """The slots of commands, in their order: until their end, or until the task has copied from them."""
         self._count: int = len(slots) or 1
         """The number of its commands."""
-        self._place = place
+        self._pinned = pinned
         """The place of pinned memory; None for memory that is copied through slots."""
         self._begun = 0
         """The number of commands that were sent."""
@@ -308,7 +340,7 @@ class ShortCopy:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._looks = path.settler.begin_looking()
             self._send_all()
-            if path.incoming or self._place is not None:
+            if path.incoming or self._pinned is not None:
                 await self._until(self._begun)
                 return
             held = 0
@@ -334,8 +366,9 @@ class ShortCopy:
         """Send all commands: to the device, each after its bytes were copied to its slot."""
         host, array, incoming = self._host, self._array, self._path.incoming
         address, whole = array._storage.block.address + array._offset, host.nbytes
-        if self._place is not None:
-            self._send((address, self._place, whole))
+        if self._pinned is not None:
+            area, offset = self._pinned
+            self._send((address, offset, whole), self._path.form_of_area(area))
         elif self._count == 1:
             slot = self._slots[0]
             if incoming:
@@ -357,7 +390,7 @@ class ShortCopy:
         slot.store(part)
         return len(part)
 
-    def _send(self, words: tuple[int, int, int], form: _Form | None = None) -> None:
+    def _send(self, words: tuple[int, int, int], form: Form | None = None) -> None:
         path, array = self._path, self._array
         self._begun = begun = self._begun + 1
         shares = begun != self._count and path.incoming and begun % SIGN_EVERY != 0
@@ -373,8 +406,7 @@ class ShortCopy:
         settler = path.settler
         while self._ended < count and self._error is None:
             if not self._looks:
-                self._bell = trio.Event()
-                await self._bell.wait()
+                await self._sleep()
                 continue
             await settler.look(path.counter, self._ticket + count - self._begun)
             more = count < self._begun and not settler.over and path.words[path.counter] < self._ticket
@@ -432,6 +464,10 @@ class ShortCopy:
             self._slots.pop(0).release()
         self._wake()
 
+    async def _sleep(self) -> None:
+        self._bell = trio.Event()
+        await self._bell.wait()
+
     def _wake(self) -> None:
         if self._bell is not None:
             self._bell.set()
@@ -457,69 +493,6 @@ class ShortBoxCopy(ShortCopy):
         piece = self._plan.pieces[number]
         self._plan.store(piece, slot.bytes)
         return piece.size
-
-
-class ShortCopies(DevicePart):
-    """The short way of a device's awaited copies."""
-
-    def __init__(self, device: DeviceCore) -> None:
-        super().__init__(device)
-        self._paths: dict[int, CopyPath] = {}
-        transfers = device.part(Transfers)
-        self._pinned = transfers.pinned
-        self._staging = transfers.staging
-
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
-        """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
-
-        The short way is allowed only if it would be the actor's next request.
-        """
-        path = self._paths.get(way.lane)
-        size = host.nbytes
-        if path is None or not size or type(array._storage) is not Storage:
-            return None
-        mailbox = path.mailbox
-        if mailbox.posted != mailbox.taken or path.actor.current is not None:
-            return None
-        flags = host.flags
-        if array._plain is None or not flags.c_contiguous:
-            return self._begin_boxes(path, array, host) if size <= SHORT_BYTES else None
-        block = array._storage.block
-        found = None if flags.owndata else self._pinned.find(host)
-        if found is not None:
-            area, offset = found
-            if size > PINNED_PIECE or not area.is_known(path.generation, way.lane) or not path.takes(block):
-                return None
-            return ShortCopy(path, array, host, [], area.number << AREA_SHIFT | offset)
-        count, piece = 1, size
-        if size > SHORT_PIECE:
-            if size > SHORT_BYTES:
-                return None
-            count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
-        if not path.takes(block, count):
-            return None
-        slots = self._staging.acquire_several(piece, count)
-        return None if slots is None else ShortCopy(path, array, host, slots)
-
-    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:
-        plan = path.plan_boxes(array, host)
-        if plan is None:
-            return None
-        slots = self._staging.acquire_several(min(host.nbytes, SHORT_PIECE), len(plan.pieces))
-        return None if slots is None else ShortBoxCopy(path, plan, slots)
-
-    def learn(self, way: Way) -> None:
-        """Prepare the short way for the next copy, after one that went the general way."""
-        generation = self.device.serving
-        if generation is None or generation.refusing or generation.ring is None:
-            return
-        path = self._paths.get(way.lane)
-        if path is None or path.generation is not generation:
-            self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor)
-
-    def generation_lost(self, number: int) -> None:
-        """Drop the paths into a lost generation."""
-        self._paths.clear()
 
 
 def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:

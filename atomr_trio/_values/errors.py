@@ -12,6 +12,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         StaleKernel                the kernel's module state cannot be trusted
         CommandFailed              any other status that harms only this request
       ItemsLost                  .lost, .results; of `Devices.map`
+      WorldLost                  .epoch, .causes; a collective, and what was made of its results
       OutsideRun                 also a RuntimeError; .caller, .thread, .home
         SingularMatrixError        .pivot
         NotPositiveDefiniteError   .minor
@@ -66,6 +67,7 @@ __all__ = [
     "SingularMatrixError",
     "StaleArray",
     "StaleKernel",
+    "WorldLost",
     "error_from_status",
     "fresh",
 ]
@@ -323,6 +325,38 @@ class ItemsLost(RequestError):
         super().__init__(message, **context)
         self.lost = dict(lost)
         self.results = results
+
+
+class WorldLost(RequestError):
+    """A collective was not finished by every member, because an epoch of its world has ended under it.
+
+    Its inputs are intact on every member, and its outputs are torn on every member, also on those that had finished.
+    An array that is both is torn. Work that was submitted behind the collective and used its outputs gets this error
+    too, and what that work was writing is torn. All other work goes on. The world begins its next epoch by itself, and
+    takes requests meanwhile: they run in it.
+    """
+
+    _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "epoch", "causes")
+    _default_advice: ClassVar[str | None] = (
+        "call it again with the same inputs; `await world.wait_epoch(after=error.epoch)` waits for the next epoch."
+    )
+
+    epoch: int
+    """The number of the epoch that has ended."""
+    causes: Mapping[int, Exception]
+    """The error of each member that was lost or has failed, by its rank: a `ContextLost`, for example."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        epoch: int = 0,
+        causes: Mapping[int, Exception] = MappingProxyType({}),
+        **context: Unpack[ErrorContext],
+    ) -> None:
+        super().__init__(message, **context)
+        self.epoch = epoch
+        self.causes = dict(causes)
 
 
 class OutsideRun(RequestError, RuntimeError):

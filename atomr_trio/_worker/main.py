@@ -63,7 +63,7 @@ from ..libraries.modules.engine import ModuleEngine
 from . import native, registry as engines
 from .base.capture_turns import CaptureTurns
 from .base.giving_back import GivingBack, GivingBackLater
-from .base.lanes import Command, Lane
+from .base.lanes import Command, Lane, QuestionedEngine
 from .base.memory import MemoryEngine
 from .base.shared_words import LOOP_WORDS, POISONED, STALE, TURNS, Words
 from .base.workspaces import Workspaces
@@ -265,6 +265,11 @@ class Worker:
             (number, verb.number): (verb, engine.calls[verb.number])
             for number, engine in self.engines.items()
             for verb in engine.table.verbs
+        }
+        self._questions = {
+            engine.control_table.number: engine.controls
+            for engine in self.engines.values()
+            if isinstance(engine, QuestionedEngine)
         }
         self._ready = ReadyCalls(self.engines, modules, self._verbs)
         self._native, python_loop = native.loop_for(
@@ -601,6 +606,9 @@ class Worker:
         if len(data) != start + length:
             raise ValueError(f"a record of {len(data)} bytes says it has {start + length}")
         if lane == CONTROL_LANE:
+            if engine in self._questions:
+                self._questions[engine][verb_number](data[start:])
+                return None
             control: Verb = context_records.CONTEXT.verbs[verb_number]
             if control in _ENDS:
                 return control

@@ -36,7 +36,7 @@ __all__ = [
     "Solver",
 ]
 
-FOLDERS: Final = ("blas", "blaslt", "fft", "lanes", "modules", "graphs", "random", "solver")
+FOLDERS: Final = ("blas", "blaslt", "fft", "lanes", "modules", "graphs", "nccl", "random", "solver")
 """The folders of the libraries that have engines, each behind those that it requires."""
 
 ACTORS: Final = ("blas", "blaslt", "fft", "random", "solver")

@@ -25,7 +25,7 @@ async def awaited_in_asyncio(
     name: str = getattr(verb, "__name__", "")
     if not isinstance(twin, Twin) or twin._session is not session:
         raise InvalidArgument(f"expected a method of an object of this device, not {shown(verb)}")
-    awaited = getattr(twin._awaited, name, None)
+    awaited = getattr(twin._awaited, name, None) or getattr(twin._awaited, f"a{name}", None)
     if awaited is None:
         raise InvalidArgument(
             f"{name} of {type(twin).__name__} has no awaited form", advice="call it by `asyncio.to_thread`"

@@ -243,6 +243,33 @@ def of_peers(
     ]
 
 
+# --- worlds -----------------------------------------------------------------------------------------------------------
+
+LARGE_SUM, MEDIUM_SUM = 0.98, 0.9
+"""The share of plain NCCL's bandwidth that sums from 16 MiB on have, and those of 1 MiB."""
+AWAITED_SUM, BATCHED_SUM = 15e-6, 3e-6
+"""Seconds that a sum of 8 bytes may take more than plain NCCL's: awaited, and in a batch."""
+NEXT_EPOCH: Final = (0.15, 0.8)
+"""Seconds from the report of a loss to the first result of the next epoch: with standbys, and without."""
+
+
+def of_world(
+    large: Iterable[str],
+    medium: Iterable[str],
+    awaited: Iterable[str],
+    batched: Iterable[str],
+    recovered: tuple[str, str],
+) -> list[Target]:
+    """Those of a world of two devices: the rows of sums by their sizes, and of the next epoch after a loss."""
+    return [
+        *(Target(row, 1 / LARGE_SUM, RAW, paired=True) for row in large),
+        *(Target(row, 1 / MEDIUM_SUM, RAW, paired=True) for row in medium),
+        *(Target(row, 1.0, RAW, plus=AWAITED_SUM) for row in awaited),
+        *(Target(row, 1.0, RAW, plus=BATCHED_SUM) for row in batched),
+        *(Target(row, plus=seconds) for row, seconds in zip(recovered, NEXT_EPOCH, strict=True)),
+    ]
+
+
 # --- the others -------------------------------------------------------------------------------------------------------
 
 STANDBY_LIMIT: Final = 2e-3

@@ -817,9 +817,9 @@ def test_the_doctor_shows_the_limits_and_says_which_are_too_low(monkeypatch, cap
     }
     monkeypatch.setattr(resource, "getrlimit", limits.__getitem__)
     monkeypatch.setattr(worker_limits, "available_memory", lambda: 512 << 20)
-    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1 << 20))
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: types.SimpleNamespace(free=1 << 20, total=1 << 20))
     report = doctor.Report()
-    doctor.describe_limits(report)
+    doctor.describe_limits(report, [])
     printed = capsys.readouterr().out
     for words in (
         "100; 200 once a device is opened (RLIMIT_NOFILE)",
@@ -837,13 +837,27 @@ def test_the_doctor_shows_the_limits_and_says_which_are_too_low(monkeypatch, cap
     assert not report.broken
 
 
+@pytest.mark.parametrize(("mebibytes", "devices"), [(64, 2), (64, 1), (4096, 2)])
+def test_the_doctor_advises_more_shared_memory_where_several_gpus_have_little(
+    monkeypatch, capsys, tmp_path, mebibytes, devices
+):
+    usage = types.SimpleNamespace(total=mebibytes << 20, free=mebibytes << 19)
+    monkeypatch.setattr(doctor, "_SHARED_FOLDER", tmp_path)
+    monkeypatch.setattr(doctor.shutil, "disk_usage", lambda _: usage)
+    report = doctor.Report()
+    doctor.describe_shared(report, several=doctor.has_several([{"name": "cuda", "devices": devices}]))
+    assert f"{mebibytes / 2048:.1f} GiB free of {mebibytes / 1024:.1f} GiB" in capsys.readouterr().out
+    assert bool(report.advice) == (mebibytes == 64 and devices == 2)
+    assert all("has 64 MiB in all" in text and "--shm-size" in text for text in report.advice)
+
+
 def test_the_doctor_finds_nothing_to_do_about_limits_that_are_high(monkeypatch, capsys):
     monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", "")
     high = {resource.RLIMIT_CORE: (0, 0)}
     monkeypatch.setattr(resource, "getrlimit", lambda which: high.get(which, (resource.RLIM_INFINITY,) * 2))
     monkeypatch.setattr(worker_limits, "available_memory", lambda: 8 << 30)
     report = doctor.Report()
-    doctor.describe_limits(report)
+    doctor.describe_limits(report, [])
     assert "kernel cache none on disk" in capsys.readouterr().out
     assert report.advice == []
 

@@ -211,6 +211,8 @@ ANYWHERE = {
     "Subscription.__aiter__",
     "open_device",  # in another run and in another thread: that is another device
     "open_devices",
+    "start",  # which opens a device with a run of its own
+    "start_devices",
     "overwrites",
     "read_only",
     "strided",

@@ -182,6 +182,7 @@ WAITS_ALONE = {
     *("Device.map_memory", "Devices.map"),
     *("Device.wait_generation", "Device.wait_standby", "Device.restart"),
     *("Batch.flush", "Event.wait", "Lane.synchronize"),
+    "World.wait_epoch",
 }
 """Coroutines that no function of a CUDA library stands behind."""
 

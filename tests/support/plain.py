@@ -39,6 +39,7 @@ CLASSES = {
     "modules": ("Module", "Program", "ModuleLoader", "Nvrtc"),
     "plans": ("FftPlan",),
     "generators": ("RandomGenerator",),
+    "worlds": ("World", "WorldBatch"),
 }
 """The classes of each file, without the libraries, which have files of their own."""
 
@@ -60,9 +61,13 @@ ANYWHERE = {
     "Module": ("__contains__", "__iter__", "__len__"),
     "Nvrtc": ("statistics",),
     "PreparedLaunch": ("__getitem__", "__len__"),
+    "World": ("__len__",),
     "Fft": ("fftfreq", "rfftfreq", "next_fast_len"),
 }
 """Functions that may be called anywhere (``tests/device/test_outside_run.py``): they need no turn."""
+
+RENAMED = {"aclose": "close"}
+"""Methods of other names."""
 
 SPECIAL = (
     *("__len__", "__iter__", "__contains__", "__getitem__", "__setitem__", "__call__"),
@@ -351,7 +356,7 @@ def method(file: File, name: str, function: Any, how: str) -> str:
     given, passed, returned = signature(file, module, node)
     doc = docstring(said(ast.get_docstring(node, clean=True)))
     called = f"self.{how}(self._awaited.{name}{', ' if passed else ''}{passed})"
-    head = f"    def {name}({given}) -> {returned}:\n{doc}"
+    head = f"    def {RENAMED.get(name, name)}({given}) -> {returned}:\n{doc}"
     if returned == "None":
         return f"{head}        {called}\n"
     if returned == "Any":
@@ -362,7 +367,8 @@ def method(file: File, name: str, function: Any, how: str) -> str:
 def property_of(file: File, name: str, module: str, node: ast.expr | None, doc: str, form: str) -> str:
     """A property for an attribute: one that is read anywhere, one that needs the turn, or one that is made once."""
     returned = annotation(file, module, node, given=False)
-    has_twins = any(word in TWINS for word in re.findall(r"\w+", returned)) or "object" in returned
+    words = re.findall(r"\w+", re.sub(r"\b(np\.dtype|npt\.NDArray|dict)\[.*?Any\]", "", returned))
+    has_twins = any(word in TWINS or word in ("object", "Any") for word in words)
     seen = f"self._seen(self._awaited.{name})" if has_twins else f"self._awaited.{name}"
     value = seen if form == "seen" else f"self._enqueue(lambda: self._awaited.{name})"
     decorator = "@functools.cached_property" if form == "once" else "@property"

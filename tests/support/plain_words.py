@@ -46,6 +46,7 @@ WORDS = (
         "`DeviceArray.copy_from`, outside of the batch or in its block, reads in several threads",
     ),
     (r"\bAwait those\b", "Use those verbs outside of the batch"),
+    (r"\baclose\b", "close"),
     (r"\bawait\s+", ""),
     (r"\basync with\b", "with"),
     (r"\basync for\b", "for"),

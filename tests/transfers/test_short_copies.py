@@ -17,7 +17,8 @@ from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, short_copies
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopies, ShortCopy
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopy
+from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT

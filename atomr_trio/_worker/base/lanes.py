@@ -238,6 +238,19 @@ class CapturableEngine(Engine, Protocol):
         """
 
 
+@runtime_checkable
+class QuestionedEngine(Engine, Protocol):
+    """One that is asked about what belongs to no lane: by records without a ticket, which a standby takes too."""
+
+    @property
+    def control_table(self) -> VerbTable:
+        """The verbs of those records."""
+
+    @property
+    def controls(self) -> Mapping[int, Callable[[bytes], None]]:
+        """The functions behind them, by the verb's number. Each is given the payload, and must not block."""
+
+
 Wait = tuple["Lane", int, bool]
 """A lane, a ticket of it, and whether the command that holds it must have succeeded."""
 

@@ -38,6 +38,7 @@ from ..._wire.records.memory import (
     MEMORY,
     OFFSET_MASK,
     PLACES_OF_A_BOX,
+    PLACES_OF_PINNED,
     REGISTER_HOST,
     RELEASE_CHUNK,
     SLOT,
@@ -336,6 +337,8 @@ class MemoryEngine:
             array = Word(0)
             ends = (array, host) if verb == COPY_IN.number else (host, array)
             native = partial(self._native, function, (*ends, Word(2), lane.stream.value))
+        elif verb in PLACES_OF_PINNED and places == PLACES_OF_PINNED[verb]:
+            return self._hot_pinned(verb, payload, lane)
         elif verb in (COPY_IN_BOX.number, COPY_OUT_BOX.number) and places == PLACES_OF_A_BOX:
             function = self._driver.cuMemcpy2DAsync
             box = BOX.unpack_from(payload, COPY_IN_BOX.struct.size)
@@ -349,6 +352,26 @@ class MemoryEngine:
             return refused.pop() if refused else function.library.error(status, function.symbol)
 
         return Ready(call, error_of, native=native)
+
+    def _hot_pinned(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
+        """Return a copy of a run of bytes between the device and one area of pinned memory, which is known by now.
+
+        The general way refuses a copy of memory that could not be registered.
+        """
+        (area,) = COPY_IN_BOX.struct.unpack_from(payload)
+        base = self._addresses.get(area)
+        if base is None or BOX.unpack_from(payload, COPY_IN_BOX.struct.size)[7:] != (1, 1):
+            return None
+        function = self._driver.cuMemcpyHtoDAsync if verb == COPY_IN_BOX.number else self._driver.cuMemcpyDtoHAsync
+        copy, stream = function.status, lane.stream
+        ends = (Word(0), Word(1, base, OFFSET_MASK))
+        if verb == COPY_IN_BOX.number:
+            call = lambda words: copy(words[0], base + words[1], words[2], stream)  # noqa: E731
+        else:
+            call = lambda words: copy(base + words[1], words[0], words[2], stream)  # noqa: E731
+            ends = ends[::-1]
+        native = partial(self._native, function, (*ends, Word(2), stream.value))
+        return Ready(call, partial(_refused, function), native=native)
 
     def _hot_in(self, copy: Callable[..., int], stream: Any, refused: list[Exception]) -> Callable[[RecordWords], int]:
         addresses = self._addresses
@@ -526,6 +549,7 @@ class MemoryEngine:
 
     def _drop_area(self, area: int) -> None:
         memory, address = self._areas.pop(area), self._addresses.pop(area)
+        self._services.forget_hot()  # some may have the address
         self._giving_back.make([partial(self._unregister, memory, address)])
 
     def _unregister(self, memory: SharedMemory, address: int) -> None:

@@ -131,6 +131,11 @@ class _Variable:
         if storage is not None:
             storage.block = self.block
 
+    def spoil(self, why: str) -> None:
+        """Note that a kernel of the module, which may write it by its own name, has run on garbage."""
+        self.was_written = why
+        self.block.tear(why)
+
     def leave(self, number: int, why: str) -> None:
         """Drop the memory of generation `number`, which was lost; `why` is the error until there is new memory."""
         block = self.block
@@ -407,6 +412,16 @@ class Module(metaclass=NoPublicConstructor):
     def _told(self) -> Mapping[str, Told]:
         """Return what the compiler told of kernels that were linked since."""
         return MappingProxyType({})
+
+    def _hidden(self) -> list[Block]:
+        """Return the memory that its kernels may use without naming it: that of the variables that were asked for."""
+        return [variable.block for variable in self._variables.values() if variable.block.lost is None]
+
+    def _spoil(self, why: str) -> None:
+        """Note that one of its kernels has run on garbage: what may be in its variables is not to be used."""
+        for variable in self._variables.values():
+            if variable.block.lost is None:
+                variable.spoil(why)
 
     def _check_loaded(self) -> None:
         if self._unloaded:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .lib_solver import BatchSolver as BatchSolver, Solver as Solver
     from .modules import Module as Module, ModuleLoader as ModuleLoader, Nvrtc as Nvrtc, Program as Program
     from .plans import FftPlan as FftPlan
+    from .worlds import World as World, WorldBatch as WorldBatch
 
 __all__ = [
     "Batch",
@@ -54,6 +55,8 @@ __all__ = [
     "Reservation",
     "Solver",
     "Subscription",
+    "World",
+    "WorldBatch",
 ]
 
 HOMES: Final[dict[str, str]] = {
@@ -89,5 +92,7 @@ HOMES: Final[dict[str, str]] = {
     "Reservation": "devices",
     "Solver": "lib_solver",
     "Subscription": "events",
+    "World": "worlds",
+    "WorldBatch": "worlds",
 }
 """The file of each class."""

@@ -226,10 +226,10 @@ class DeviceArray(ArrayAccess, Twin):
         other's memory.
 
         Overwriting a whole array makes a torn one good again. A copy of more than 4 MiB from the host, or of elements
-        that do not lie in regular rows, is made in pieces: if it is cancelled or fails half way, the array is torn.
-        From pinned memory (`Device.pinned_empty`) it is one command up to 256 MiB, and a caller that is cancelled
-        leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``, ``cuMemcpy2DAsync`` for
-        rows and ``cuMemcpy3DAsync`` for boxes.
+        that do not lie in regular rows, may be made in pieces: if such a copy is cancelled or fails half way, the array
+        is torn. From pinned memory (`Device.pinned_empty`) it is one command up to 256 MiB, and a caller that is
+        cancelled leaves it running. The commands are ``cuMemcpyHtoDAsync`` and ``cuMemcpyDtoDAsync``,
+        ``cuMemcpy2DAsync`` for rows and ``cuMemcpy3DAsync`` for boxes.
 
         Raises `InvalidArgument` if shapes or dtypes differ, the two share memory, one was freed, or the devices are not
         of one group; `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the

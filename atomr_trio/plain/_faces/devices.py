@@ -11,7 +11,7 @@ from .._access import DeviceAccess, GroupAccess
 from .._twins import Twin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, ClassVar, SupportsIndex
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from .lib_random import Random
     from .lib_solver import Solver
     from .modules import ModuleLoader, Nvrtc
+    from .worlds import World
 
 
 class Device(DeviceAccess, Twin):
@@ -458,6 +459,31 @@ class Devices(GroupAccess, Twin):
         result: Reservation = self._enqueue(
             self._awaited.reserve, nbytes, policy, min_compute_capability=min_compute_capability, near=near
         )
+        return result
+
+    def world(
+        self,
+        members: Iterable[Device | int] | None = None,
+        *,
+        deterministic: bool = True,
+        nccl: Mapping[str, str | int] | None = None,
+    ) -> World:
+        """Return a world of devices, which compute together by NCCL, once all are there (``ncclCommInitRankConfig``).
+
+        - `members`: devices of the group, or the index of each, each once; by default all that are alive. Their order
+          is that of the ranks.
+        - `deterministic`: pin the algorithm and the protocol of NCCL (``NCCL_ALGO=Ring``, ``NCCL_PROTO=Simple``), so
+          that a sum of floats has the same bits each time. With False NCCL chooses, by sizes and connections.
+        - `nccl`: variables of the environment for NCCL, by their names without the prefix, such as `{"SOCKET_IFNAME":
+          "eth0"}`. Without it ``NCCL_RAS_ENABLE`` and ``NCCL_RUNTIME_CONNECT`` are 0.
+
+        NCCL reads its environment once in the life of a worker, so all worlds of a device have the same settings. The
+        world is closed by `World.close`, by `with`, or with the block of the group.
+
+        Raises `InvalidArgument` for arguments that are not valid, `LibraryNotFound` if NCCL is not installed,
+        `CommandFailed` for what NCCL refuses, `DeviceClosed` or `DeviceFailed` if a member takes no requests.
+        """
+        result: World = self._wait(self._awaited.world, members, deterministic=deterministic, nccl=nccl)
         return result
 
 

@@ -201,17 +201,26 @@ def _blocks(config: Any) -> bool:
 
 
 def _make(process: Process, result: Any, rank: int, ranks: int, unique_id: bytes, blocks: bool) -> None:
-    """Begin a communicator. One that does not block is given before all ranks have come, with "in progress"."""
+    """Begin a communicator. Its handle is there before all ranks have come, so that another thread can abort it.
+
+    One that does not block returns then, with "in progress". In a group the handle is there at the end.
+    """
     communicator = Communicator(rank, ranks, _device(process))
+    number = counterpart.add_handle(process, communicator)
+    if not _thread.group.depth:
+        counterpart.give(result, number)
     if not blocks:
-        counterpart.give(result, counterpart.add_handle(process, communicator))
+        counterpart.give(result, number)
         threading.Thread(target=communicator.begin, args=(unique_id,), daemon=True).start()
         raise Refused(Result.ncclInProgress)
 
     def begin() -> Callable[[], None]:
         communicator.begin(unique_id)
-        _require(not communicator.state, communicator.state)
-        return lambda: counterpart.give(result, counterpart.add_handle(process, communicator))
+        if communicator.state:
+            counterpart.give(result, None)
+            process.handles.pop(number)  # an abort has dropped it
+            raise Refused(communicator.state)
+        return lambda: counterpart.give(result, number)
 
     _now_or_at_the_end(begin)
 

@@ -1,0 +1,380 @@
+"""The short way of a copy of 1 to 16 MiB between pageable memory and the device.
+
+Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. A
+thread would have to be woken first, which takes a good part of the time that the copy takes. The pieces pass through a
+few slots in turn, so that these stay in the processor's cache: there a memcpy to a slot is twice as fast as to one that
+was not used for a while.
+
+What other tasks do in between must not see half of the copy. So the pieces go to, or come from, a block of device
+memory that nobody else knows, and a single command of the GPU copies between it and the array: behind the last piece,
+or ahead of the first. That takes the GPU a few microseconds. A copy to the device that is cancelled or fails before has
+not touched its array. The block is taken from the arena when the copy begins, and goes back when its last command was
+sent: the next owner of the memory waits for it, as for that of any freed array.
+
+In every case that does not allow this, such as memory that has no room for the block, `begin_long` returns None, and
+the caller goes the general way.
+"""
+
+from __future__ import annotations
+
+import collections
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import trio
+
+from .._generation.requests import CommandRequest
+from .._generation.timeline import Launch
+from .._memory.arena import ArenaFull, Block, ChunkState
+from .._values.errors import DeviceClosed, DeviceError
+from .._wire.protocol import Role
+from .._wire.records.memory import BOX, COPY
+from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of, pieces_of
+from .staging import Slot
+
+if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray
+    from .staging import StagingPool
+
+LONG_BYTES: Final = 16 << 20
+"""The most bytes of a copy that goes this way. Several threads are faster with more."""
+
+WINDOW: Final = 4
+"""The slots that such a copy uses in turn. With what is copied from or to them they fit in a cache of 2 MiB."""
+
+TURN_SECONDS: Final = 40e-6
+"""A task that has copied for so long lets others run before the next piece."""
+
+LONG_TURN_SECONDS: Final = 200e-6
+PATIENCE: Final = 5
+"""If the others take so long in their turn, it copies so many times as long in the next one: a loop that is busy would
+else hold up a copy for as many turns as it has pieces."""
+
+_POLL_SECONDS: Final = 200e-6
+
+
+class _Private:
+    """The block between the pieces and the array, where the accounts of the lane expect an array."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+
+def begin_long(path: CopyPath, staging: StagingPool, array: DeviceArray, host: npt.NDArray[Any]) -> LongCopy | None:
+    """Return a copy between packed memory and a packed array that can begin now; None if there is none."""
+    if path.long or array._storage.device.options.checks or not path.takes(array._storage.block, WINDOW):
+        return None
+    slots = staging.acquire_several(SHORT_PIECE, WINDOW)
+    if slots is None:
+        return None
+    block = _private_block(path, host.nbytes)
+    if block is None:
+        for slot in slots:
+            slot.release()
+        return None
+    path.long = True
+    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block)
+
+
+def _private_block(path: CopyPath, size: int) -> Block | None:
+    """Return a block that can be used at once, if the arena has one.
+
+    Where it had none it is not asked again until there is more room: it may have put all its freed blocks together in
+    vain.
+    """
+    arena, lacking = path.arena, path.lacking
+    if lacking is not None and size >= lacking[0] and arena.in_use >= lacking[1] and len(arena.chunks) <= lacking[2]:
+        return None
+    try:
+        block = arena.allocate(size)
+    except ArenaFull:
+        pass
+    else:
+        there = block.chunk.state is ChunkState.READY
+        if path.takes_new(block, WINDOW):
+            path.lacking = None
+            return block
+        arena.free(block)
+        if there:  # others still work on that memory
+            return None
+    path.lacking = size, arena.in_use, len(arena.chunks)
+    return None
+
+
+class LongCopy(ShortCopy):
+    """A copy of many pieces under way."""
+
+    __slots__ = ("_address", "_block", "_free", "_moved", "_pieces", "_private", "_unfinished")
+
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot], block: Block
+    ) -> None:
+        super().__init__(path, array, host, slots)
+        self._block = block
+        """The private block."""
+        self._private = _Private(block)
+        self._address: int = array._storage.block.address + array._offset
+        self._free = slots
+        """The slots that neither the GPU nor this task needs now."""
+        self._unfinished: collections.deque[tuple[int, Slot | None]] = collections.deque()
+        """The commands whose end is not known, each with its ticket and its slot."""
+        self._pieces = pieces_of(host.nbytes, SHORT_PIECE)
+        self._moved = False
+        """True once the copy between the private block and the array was sent."""
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Copy. Raises as the verbs do. Nothing is sent if the caller was cancelled before."""
+        path = self._path
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._looks = path.settler.begin_looking()
+            await self._copy_all(bytes_of(self._host))
+        except BaseException:
+            self._leave()
+            raise
+        finally:
+            path.long = False
+            path.arena.free(self._block)
+            self._stop_looking()
+            self._left = True
+            self._release_ended()
+
+    async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
+        raise NotImplementedError
+
+    # --- sending --------------------------------------------------------------------------------------------------
+
+    def _send_piece(self, number: int, slot: Slot) -> None:
+        begin, size = self._pieces[number]
+        block, path = self._block, self._path
+        ticket = path.send(block, (block.address + begin, slot.place, size), self, (self._private, self._host))
+        self._sent(ticket, slot)
+
+    def _send_move(self, to: int, origin: int, form: Form) -> None:
+        """Send the copy between the private block and the array."""
+        path, block = self._path, self._block
+        words = to, origin, self._host.nbytes
+        self._moved = True
+        ticket = path.send(self._array._storage.block, words, self, (self._array, self._host), False, form)
+        if path.incoming:
+            block.readers = {path.way.lane: ticket}
+        else:
+            block.writer, block.written, block.readers = (path.way.lane, ticket), True, {}
+        self._sent(ticket, None)
+
+    def _sent(self, ticket: int, slot: Slot | None) -> None:
+        self._begun += 1
+        self._unfinished.append((ticket, slot))
+        if not self._looks:
+            self._path.settler.wake()
+
+    async def _until_allowed(self) -> int:
+        """Wait until commands on the private block may be sent; return how many, if no other task runs before."""
+        path, block = self._path, self._block
+        if path.takes(block, WINDOW):
+            return WINDOW
+        while not path.takes(block):
+            self._check()
+            if path.generation.refusing:
+                raise DeviceClosed("the device is being closed", device=self._array._storage.device.index)
+            if self._unfinished:
+                await self._until_one_ends()
+            else:  # others fill the lane, or the ring
+                self._stop_looking()
+                await trio.sleep(_POLL_SECONDS)
+        return 1
+
+    # --- waiting --------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        """Raise the error of a command that failed, or that of the loss of the generation."""
+        if self._error is not None:
+            raise self._error
+        generation = self._path.generation
+        if generation.loss is not None:
+            raise generation.loss.error(self._array._storage.device.index, generation.number)
+
+    async def _turn(self) -> float:
+        """Let others run, between two pieces. Returns until when this task may go on."""
+        clock = time.perf_counter
+        begun = clock()
+        await trio.lowlevel.checkpoint()
+        now = clock()
+        self._note_ended()
+        if self._error is not None:
+            raise self._error
+        return now + (TURN_SECONDS if now - begun < LONG_TURN_SECONDS else PATIENCE * TURN_SECONDS)
+
+    def _note_ended(self) -> None:
+        """Settle what has ended, if this task is the one that polls."""
+        path, unfinished = self._path, self._unfinished
+        if self._looks and unfinished and not path.settler.over and path.words[path.counter] >= unfinished[0][0]:
+            path.settler.settle_finished()
+
+    async def _until_one_ends(self) -> None:
+        """Wait for the end of the oldest command that is unfinished; there is one."""
+        path, left = self._path, len(self._unfinished)
+        settler = path.settler
+        while len(self._unfinished) == left and self._error is None:
+            if not self._looks:
+                await self._sleep()
+                continue
+            await settler.look(path.counter, self._unfinished[0][0])
+            if settler.over or path.words[path.counter] < self._unfinished[0][0]:
+                self._stop_looking()  # it takes long
+            else:
+                settler.settle_finished()
+        if self._error is not None:
+            raise self._error
+
+    async def _until_all_ended(self) -> None:
+        while self._unfinished:
+            await self._until_one_ends()
+
+    def _stop_looking(self) -> None:
+        if self._looks:
+            self._looks = False
+            self._path.settler.end_looking()
+
+    # --- the end of commands --------------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        self._left = True
+
+    def launches_finished(self, count: int) -> None:
+        """Note the end of commands, and wake the task."""
+        for _ in range(count):
+            self._piece_ended(self._unfinished.popleft()[1])
+        super().launches_finished(count)
+
+    def _piece_ended(self, slot: Slot | None) -> None:
+        if slot is not None:
+            self._free.append(slot)
+
+    def _release_ended(self) -> None:
+        if self._left:
+            while self._free:
+                self._free.pop().release()
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Keep the error, and wake the task: the generation was lost before the commands were seen to end."""
+        for _ in range(count):
+            slot = self._unfinished.popleft()[1]
+            if slot is not None:
+                slot.release()
+        super().launches_lost(count, error)
+
+
+class LongIn(LongCopy):
+    """One to the device."""
+
+    __slots__ = ()
+
+    async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
+        path, free, clock = self._path, self._free, time.perf_counter
+        allowed, until = 0, clock() + TURN_SECONDS
+        for number, (begin, size) in enumerate(self._pieces):
+            if not free:
+                self._note_ended()
+                while not free:
+                    allowed = 0
+                    await self._until_one_ends()
+            if not allowed:
+                allowed = await self._until_allowed()
+            allowed -= 1
+            slot = free.pop()
+            try:
+                slot.load(memory[begin : begin + size])
+            except BaseException:
+                free.append(slot)
+                raise
+            self._send_piece(number, slot)
+            if clock() > until:
+                allowed, until = 0, await self._turn()
+        self._note_ended()
+        if self._error is not None:
+            raise self._error
+        if path.takes(self._array._storage.block):
+            self._send_move(self._address, self._block.address, path.move)
+        else:
+            await self._move_generally()
+        await self._until_all_ended()
+
+    async def _move_generally(self) -> None:
+        """Copy to the array, which others work on now, in the general way."""
+        self._stop_looking()
+        await self._until_all_ended()
+        self._check()
+        array, path = self._array, self._path
+        target, nbytes = array._storage.block, self._host.nbytes
+        role = Role.OVERWRITE if array._covers_block else Role.WRITE
+        request = CommandRequest(
+            COPY,
+            BOX.pack(self._address, 0, 0, self._block.address, 0, 0, nbytes, 1, 1),
+            ((target, role), (self._block, Role.READ)),
+            keep=(array, self._host),
+            lane=path.way.lane,
+            operation=path.way.operation,
+        )
+        await path.mailbox.ask(request)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error of a command that failed alone; what was copied on from a piece that failed is torn."""
+        super().launch_failed(launch, error)
+        target = self._array._storage.block
+        if launch[3][0] is self._private and self._moved and not target.freed:
+            target.fast = 0
+            target.tear(f"a write that did not finish ({type(error).__name__})")
+
+
+class LongOut(LongCopy):
+    """One to the host."""
+
+    __slots__ = ("_arrived",)
+
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot], block: Block
+    ) -> None:
+        super().__init__(path, array, host, slots, block)
+        self._arrived: collections.deque[Slot] = collections.deque()
+        """The slots with bytes that are to be copied, in the order of their pieces."""
+
+    async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
+        free, arrived, clock = self._free, self._arrived, time.perf_counter
+        self._send_move(self._block.address, self._address, self._path.move)
+        sent, count, allowed, until = 0, len(self._pieces), 0, clock() + TURN_SECONDS
+        for begin, size in self._pieces:
+            while free and sent < count:
+                if not allowed:
+                    allowed = await self._until_allowed()
+                allowed -= 1
+                self._send_piece(sent, free.pop())
+                sent += 1
+            if not arrived:
+                self._note_ended()
+                while not arrived:
+                    allowed = 0
+                    await self._until_one_ends()
+            if self._error is not None:
+                raise self._error
+            slot = arrived.popleft()
+            try:
+                slot.store(memory[begin : begin + size])
+            finally:
+                free.append(slot)
+            if clock() > until:
+                allowed, until = 0, await self._turn()
+
+    def _piece_ended(self, slot: Slot | None) -> None:
+        if slot is not None:
+            (self._free if self._left else self._arrived).append(slot)
+
+    def _leave(self) -> None:
+        super()._leave()
+        self._free += self._arrived
+        self._arrived.clear()

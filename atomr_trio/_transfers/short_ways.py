@@ -1,0 +1,82 @@
+"""Which awaited copies between host and device go a short way, and which way it is."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+
+from .._arrays.arrays import Storage
+from .._generation.core import DeviceCore, DevicePart
+from .copy_plan import PINNED_PIECE, Way
+from .long_copies import LONG_BYTES, begin_long
+from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortBoxCopy, ShortCopy
+from .staging import SMALL_SLOT
+from .transfers import Transfers
+
+if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray
+
+
+class ShortCopies(DevicePart):
+    """The short way of a device's awaited copies."""
+
+    def __init__(self, device: DeviceCore) -> None:
+        super().__init__(device)
+        self._paths: dict[int, CopyPath] = {}
+        transfers = device.part(Transfers)
+        self._pinned = transfers.pinned
+        self._staging = transfers.staging
+
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
+        """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
+
+        The short way is allowed only if it would be the actor's next request.
+        """
+        path = self._paths.get(way.lane)
+        size = host.nbytes
+        if path is None or not size or type(array._storage) is not Storage:
+            return None
+        mailbox = path.mailbox
+        if mailbox.posted != mailbox.taken or path.actor.current is not None:
+            return None
+        flags = host.flags
+        if array._plain is None or not flags.c_contiguous:
+            return self._begin_boxes(path, array, host) if size <= SHORT_BYTES else None
+        block = array._storage.block
+        found = None if flags.owndata else self._pinned.find_packed(host)
+        if found is not None:
+            if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
+                return None
+            return ShortCopy(path, array, host, [], found)
+        count, piece = 1, size
+        if size > SHORT_PIECE:
+            if size > SHORT_BYTES:
+                return begin_long(path, self._staging, array, host) if size <= LONG_BYTES else None
+            count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
+        if not path.takes(block, count):
+            return None
+        if size > SMALL_SLOT:
+            path.note_ended()
+        slots = self._staging.acquire_several(piece, count)
+        return None if slots is None else ShortCopy(path, array, host, slots)
+
+    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:
+        plan = path.plan_boxes(array, host)
+        if plan is None:
+            return None
+        slots = self._staging.acquire_several(min(host.nbytes, SHORT_PIECE), len(plan.pieces))
+        return None if slots is None else ShortBoxCopy(path, plan, slots)
+
+    def learn(self, way: Way) -> None:
+        """Prepare the short way for the next copy, after one that went the general way."""
+        generation = self.device.serving
+        if generation is None or generation.refusing or generation.ring is None:
+            return
+        path = self._paths.get(way.lane)
+        if path is None or path.generation is not generation:
+            self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor)
+
+    def generation_lost(self, number: int) -> None:
+        """Drop the paths into a lost generation."""
+        self._paths.clear()

@@ -1,0 +1,357 @@
+"""The engine of NCCL: communicators by their numbers, and the collectives on them.
+
+A collective is a command of a lane, and only enqueues. Everything else may wait for other processes, so each question
+has a thread of its own: an init waits for all ranks, and an abort takes half a second.
+
+A member that is gone leaves the others inside NCCL, where only an abort reaches them. An abort sets a flag, the kernels
+leave, and the stream goes on: what was queued behind the collective runs on garbage. The user's process knows what that
+was. After an abort the memory of the communicator is gone, so no call may be under way that is not itself waiting for a
+member: the thread of the abort waits a little for such calls (`_CALL_SECONDS`).
+
+``ncclCommFinalize`` and ``ncclCommDestroy`` wait for all ranks, and are never called: communicators end by an abort.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from ctypes import byref, c_int, create_string_buffer
+from typing import TYPE_CHECKING, Any
+
+from atomr_cuda.constants import nccl as constants
+from atomr_cuda.constants.driver import CU_STREAM_NON_BLOCKING
+
+from ..._wire.limits import shortage
+from ..._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LIBRARY_MISSING, VerbTable
+from ..._wire.status import StatusClass, classify
+from ..._worker.base.lanes import CommandRefused
+from .records import (
+    ABORT,
+    CALL,
+    CALLS,
+    COMMUNICATORS,
+    ENVIRONMENT,
+    FIRST_RUN,
+    INIT,
+    NCCL,
+    PREMULTIPLIED,
+    RUN,
+    UNIQUE_ID,
+    WARM,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..._wire.protocol import Verb
+    from ..._worker.base.lanes import Command, Lane, WorkerServices
+
+_CALL_SECONDS = 0.1
+"""The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
+_ENTRIES = 8
+"""The entries of a stream's queue that a group is taken to make, beside two for each of its calls."""
+_WARM_BYTES = 1024
+
+_environment: bytes | None = None
+"""The record by which the environment of this process was set; None before the first."""
+
+
+class _Communicator:
+    """One rank's end of a communicator, from the question for it to its abort."""
+
+    def __init__(self) -> None:
+        self.handle: Any = None
+        self.ready: bool = False
+        self.ended: bool = False
+        """True once it was aborted, or is about to be."""
+        self.made: threading.Event = threading.Event()
+        """Set when the init has returned, whether it has succeeded or not."""
+        self.calling: threading.Lock = threading.Lock()
+        """Held during a call."""
+
+
+class NcclEngine:
+    """The calls behind the verbs."""
+
+    table = NCCL
+    control_table: VerbTable = COMMUNICATORS
+
+    def __init__(self, services: WorkerServices) -> None:
+        from atomr_cuda import driver, nccl
+
+        self._services = services
+        self._driver = driver
+        self._nccl: Any = nccl
+        self._communicators: dict[int, _Communicator] = {}
+        self._warm: Any = None
+        self._threads: set[threading.Thread] = set()
+        self._conflict = False
+        """True if this process has used NCCL with another environment than the one that is wanted."""
+        self.calls: dict[int, Callable[[Command, Lane], Any]] = {RUN.number: self._run, FIRST_RUN.number: self._run}
+        self.controls: Mapping[int, Callable[[bytes], None]] = {
+            ENVIRONMENT.number: self._set_environment,
+            UNIQUE_ID.number: self._ask(UNIQUE_ID, self._unique_id),
+            INIT.number: self._init,
+            ABORT.number: self._ask(ABORT, self._abort),
+            WARM.number: self._ask(WARM, self._make_warm),
+        }
+        """What handles the records of communicators, by the verb's number; each is given the payload."""
+
+    # --- collectives --------------------------------------------------------------------------------------------------
+
+    def _run(self, command: Command, lane: Lane) -> None:
+        (number,) = RUN.struct.unpack_from(command.payload)
+        calls = list(CALL.iter_unpack(command.payload[RUN.struct.size :]))
+        communicator = self._communicators.get(number)
+        if communicator is None or not communicator.ready:
+            raise _refused("the communicator does not exist, or not any more")
+        lane.weigh(command.ticket, _ENTRIES + 2 * len(calls))
+        with lane.calling, communicator.calling:
+            if communicator.ended:
+                raise _refused("the communicator was aborted")
+            if len(calls) == 1:
+                self._call(communicator.handle, lane.stream, *calls[0])
+            else:
+                self._call_all(communicator.handle, lane.stream, calls)
+
+    def _call_all(self, handle: Any, stream: Any, calls: list[tuple[Any, ...]]) -> None:
+        """Make the calls in one group, which is ended whatever happens in it."""
+        self._nccl.ncclGroupStart()
+        try:
+            for call in calls:
+                self._call(handle, stream, *call)
+        except BaseException:
+            self._nccl.ncclGroupEnd.status()
+            raise
+        self._nccl.ncclGroupEnd()
+
+    def _call(
+        self,
+        handle: Any,
+        stream: Any,
+        function: int,
+        kind: int,
+        operation: int,
+        root: int,
+        count: int,
+        source: int,
+        target: int,
+        factor: bytes,
+    ) -> None:
+        nccl, name = self._nccl, CALLS[function]
+        call = getattr(nccl, name)
+        match name:
+            case "ncclAllReduce" | "ncclReduceScatter" | "ncclReduce":
+                rest = (root,) if name == "ncclReduce" else ()
+                if operation != PREMULTIPLIED:
+                    call(source, target, count, kind, operation, *rest, handle, stream)
+                    return
+                made, scalar = c_int(), create_string_buffer(factor, len(factor))
+                immediate = constants.ncclScalarHostImmediate
+                nccl.ncclRedOpCreatePreMulSum(byref(made), scalar, kind, immediate, handle)
+                try:
+                    call(source, target, count, kind, made.value, *rest, handle, stream)
+                finally:  # which an operation outlives that was given to a call
+                    nccl.ncclRedOpDestroy(made.value, handle)
+            case "ncclBroadcast":
+                call(source, target, count, kind, root, handle, stream)
+            case "ncclAllGather":
+                call(source, target, count, kind, handle, stream)
+            case "ncclSend":
+                call(source, count, kind, root, handle, stream)
+            case _:
+                call(target, count, kind, root, handle, stream)
+
+    # --- questions ----------------------------------------------------------------------------------------------------
+
+    def _set_environment(self, payload: bytes) -> None:
+        """Set it, if NCCL has not been used yet: a process of a pool may have been, for other devices."""
+        global _environment
+        if _environment is not None:
+            self._conflict = _environment != payload
+            return
+        _environment = payload
+        variables = json.loads(payload)
+        for name, value in variables["defaults"].items():
+            os.environ.setdefault(name, value)
+        os.environ.update(variables["given"])
+
+    def _ask(self, verb: Verb, answer: Callable[..., dict[str, Any]]) -> Callable[[bytes], None]:
+        def ask(payload: bytes) -> None:
+            self._answer(verb, *verb.struct.unpack_from(payload), function=answer)
+
+        return ask
+
+    def _answer(self, verb: Verb, question: int, *arguments: Any, function: Callable[..., dict[str, Any]]) -> None:
+        """Answer a question in a thread of its own."""
+
+        def run() -> None:
+            try:
+                self._services.bind_thread()
+                told = self._told(verb, function, arguments)
+                if told is not None:
+                    self._services.post({"kind": "answer", "question": question, **told})
+            except BaseException as bug:
+                self._services.give_up(bug)
+            finally:
+                self._threads.discard(threading.current_thread())
+
+        thread = threading.Thread(target=run, name=f"nccl-{verb.name}", daemon=True)
+        self._threads.add(thread)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no thread left
+            self._threads.discard(thread)
+            failure = _failure(HOST_SHORTAGE, type(error).__name__, str(error), "nccl")
+            self._services.post({"kind": "answer", "question": question, "failure": failure})
+
+    def _told(
+        self, verb: Verb, function: Callable[..., dict[str, Any]], arguments: tuple[Any, ...]
+    ) -> dict[str, Any] | None:
+        """What a question is answered; None if the context is lost, which was said then."""
+        try:
+            return function(*arguments)
+        except Exception as error:
+            return self._told_of(verb, error)
+
+    def _told_of(self, verb: Verb, error: Exception) -> dict[str, Any] | None:
+        services = self._services
+        if isinstance(error, CommandRefused):
+            return {"failure": error.failure}
+        if isinstance(error, services.cuda_error):
+            if classify(error.status, error.library) in (StatusClass.POISONS, StatusClass.GONE):
+                services.lost(error, verb.operation)
+                return None
+            text = f"{error.function}: {error.text}"
+            return {"failure": _failure(error.status, error.name, text, error.library)}
+        if isinstance(error, services.library_missing):
+            return {"failure": _failure(LIBRARY_MISSING, type(error).__name__, str(error), error.library)}
+        if (words := shortage(error)) is not None:
+            return {"failure": _failure(HOST_SHORTAGE, type(error).__name__, words, "nccl")}
+        return {"failure": _failure(ENGINE_BUG, type(error).__name__, repr(error), "nccl")}
+
+    def _check_environment(self) -> None:
+        if self._conflict:
+            raise _refused("the worker came from a pool, and has used NCCL with other settings of `nccl=`")
+
+    def _unique_id(self) -> dict[str, Any]:
+        self._check_environment()
+        made = self._nccl.ncclUniqueId()
+        self._nccl.ncclGetUniqueId(byref(made))
+        return {"id": bytes(made).hex(), "version": self._version()}
+
+    def _version(self) -> int:
+        version = c_int()
+        self._nccl.ncclGetVersion(byref(version))
+        return version.value
+
+    def _init(self, payload: bytes) -> None:
+        """The communicator is known from now on, so that an abort finds it."""
+        question, number, rank, size = INIT.struct.unpack_from(payload)
+        communicator = self._communicators[number] = _Communicator()
+        unique_id = payload[INIT.struct.size :]
+        self._answer(INIT, question, communicator, rank, size, unique_id, function=self._make)
+
+    def _make(self, communicator: _Communicator, rank: int, size: int, unique_id: bytes) -> dict[str, Any]:
+        try:
+            self._check_environment()
+            handle = communicator.handle = self._nccl.ncclComm_t()
+            self._begin(handle, rank, size, unique_id)
+            communicator.ready = True
+        finally:
+            communicator.made.set()
+        return {}
+
+    def _begin(self, handle: Any, rank: int, size: int, unique_id: bytes) -> None:
+        nccl = self._nccl
+        config = nccl.new_config(self._version())
+        config.blocking = 1
+        given = nccl.ncclUniqueId.from_buffer_copy(unique_id)
+        nccl.ncclCommInitRankConfig(byref(handle), size, given, rank, byref(config))
+
+    def _abort(self, number: int) -> dict[str, Any]:
+        communicator = self._communicators.get(number)
+        if communicator is None or communicator.ended:
+            return {}
+        communicator.ended = True
+        self._end(communicator)
+        del self._communicators[number]
+        return {}
+
+    def _end(self, communicator: _Communicator) -> None:
+        """Abort it. One that is still being made has a handle already; if it has none, its init decides."""
+        abort = self._nccl.ncclCommAbort
+        if not communicator.made.is_set():
+            if communicator.handle is not None and communicator.handle.value:
+                abort.status(communicator.handle)
+                communicator.made.wait()
+                return
+            communicator.made.wait()
+        if not communicator.ready:
+            return
+        quiet = communicator.calling.acquire(timeout=_CALL_SECONDS)
+        try:
+            abort(communicator.handle)
+        finally:
+            if quiet:
+                communicator.calling.release()
+
+    def _make_warm(self) -> dict[str, Any]:
+        if self._warm is not None:
+            return {}
+        handle = self._warm = self._nccl.ncclComm_t()
+        made = self._nccl.ncclUniqueId()
+        self._nccl.ncclGetUniqueId(byref(made))
+        self._begin(handle, 0, 1, bytes(made))
+        self._run_once(handle)
+        return {"version": self._version()}
+
+    def _run_once(self, handle: Any) -> None:
+        driver = self._driver
+        stream, memory = driver.CUstream(), driver.CUdeviceptr()
+        driver.cuStreamCreateWithPriority(byref(stream), CU_STREAM_NON_BLOCKING, 0)
+        try:
+            driver.cuMemAlloc(byref(memory), _WARM_BYTES)
+            try:
+                count = _WARM_BYTES // 4
+                kind, operation = constants.ncclInt32, constants.ncclSum
+                self._nccl.ncclAllReduce(memory.value, memory.value, count, kind, operation, handle, stream)
+                driver.cuStreamSynchronize(stream)
+            finally:
+                driver.cuMemFree(memory)
+        finally:
+            driver.cuStreamDestroy(stream)
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def forget_lane(self, index: int) -> tuple[()]:
+        """Nothing here belongs to a lane."""
+        return ()
+
+    def close(self) -> None:
+        """Abort every communicator, and wait for the threads: they are inside NCCL until then."""
+        for communicator in list(self._communicators.values()):
+            if not communicator.made.is_set() and not communicator.ended:
+                communicator.ended = True
+                self._end(communicator)
+        for thread in tuple(self._threads):
+            thread.join()
+        made = [each.handle for each in self._communicators.values() if each.ready and not each.ended]
+        if self._warm is not None:
+            made.append(self._warm)
+        self._communicators.clear()
+        self._warm = None
+        if made:  # in one group: one by one they could wait for each other
+            self._nccl.ncclGroupStart()
+            for handle in made:
+                self._nccl.ncclCommAbort.status(handle)
+            self._nccl.ncclGroupEnd.status()
+
+
+def _failure(status: int, name: str, text: str, library: str) -> dict[str, Any]:
+    return CommandRefused(status, name, text, library).failure
+
+
+def _refused(text: str) -> CommandRefused:
+    return CommandRefused(constants.ncclInvalidUsage, "ncclInvalidUsage", text, "nccl")

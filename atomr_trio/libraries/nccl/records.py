@@ -1,0 +1,67 @@
+"""The records of NCCL: collectives, which are commands of a lane, and what is asked about communicators.
+
+A communicator has a number, which the user's process gives it; no two of a worker have the same.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from ..._wire.protocol import Mode, VerbTable
+from .registration import REGISTRATION
+
+NCCL = VerbTable(REGISTRATION.name, REGISTRATION.number)
+
+RUN = NCCL.verb("run", Mode.ENQUEUES, {"communicator": "Q"})
+"""Enqueue the calls of the tail, each a `CALL`, as one group if they are several."""
+
+FIRST_RUN = NCCL.verb("first_run", Mode.BLOCKS, {"communicator": "Q"})
+"""The same where a call is the first of its kind on a communicator. It may connect the members, and wait for them; and
+it may load a kernel of NCCL, for which the driver waits until the GPU has nothing to do."""
+
+CALL: Final = struct.Struct("<BBBxiQQQ8s")
+"""A call: its number in `CALLS`, its ``ncclDataType_t``, its operation, the root or the other rank, the count of
+elements, the addresses of what is sent and received, and the bytes of the factor of a pre-multiplied sum."""
+
+KIND_BYTES: Final = 8
+"""So many of them, the first ones, say what kind of call it is."""
+
+COUNT_AT: Final = slice(8, 16)
+"""Where the count is among them."""
+
+PREMULTIPLIED: Final = 5
+"""The operation of a pre-multiplied sum; those below are an ``ncclRedOp_t``."""
+
+CALLS: Final = (
+    "ncclAllReduce",
+    "ncclReduceScatter",
+    "ncclReduce",
+    "ncclBroadcast",
+    "ncclAllGather",
+    "ncclSend",
+    "ncclRecv",
+)
+"""The functions that move data. All other collectives are groups of sends and receives."""
+
+COMMUNICATORS = VerbTable("communicators", 12)
+"""What is asked about communicators. These records have no ticket: threads of their own handle them, beside the lanes.
+An answer is a message with the number of the question."""
+
+ENVIRONMENT = COMMUNICATORS.verb("environment", Mode.BLOCKS, {})
+"""Set variables of the environment before NCCL reads them. The payload is JSON: `defaults` are set where there is no
+such variable, `given` always."""
+
+UNIQUE_ID = COMMUNICATORS.verb("unique_id", Mode.BLOCKS, {"question": "Q"})
+"""Answer with an id for a new communicator, and listen for its other ranks: the worker of rank 0 is asked."""
+
+INIT = COMMUNICATORS.verb("init", Mode.BLOCKS, {"question": "Q", "communicator": "Q", "rank": "I", "size": "I"})
+"""Make a communicator with the id of the tail, and answer when all ranks have come."""
+
+ABORT = COMMUNICATORS.verb("abort", Mode.BLOCKS, {"question": "Q", "communicator": "Q"})
+"""Abort a communicator, also one that is still being made, and answer when that is done. What comes for it later is
+refused."""
+
+WARM = COMMUNICATORS.verb("warm", Mode.BLOCKS, {"question": "Q"})
+"""Make a communicator of one rank, run a collective on it, and keep it. The next `INIT` then takes a tenth of the
+time."""

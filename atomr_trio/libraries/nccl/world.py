@@ -1,0 +1,696 @@
+"""`World`: collectives of several devices of a group, by NCCL, which survive the loss of their members."""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+
+import trio
+
+from ..._arrays.arrays import DeviceArray
+from ..._arrays.memory import DeviceMemory
+from ..._generation.core import DeviceCore
+from ..._values.errors import InvalidArgument, fresh
+from ..._values.util import NoPublicConstructor, shown
+from . import plans
+from .actor import Environment, WorldActor, WorldDevice, check_environment
+from .arguments import Op, PremultipliedSum
+
+if TYPE_CHECKING:
+    from ..._generation.group import Group
+
+T = TypeVar("T")
+_MOST_KNOWN: Final = 1024
+"""The most calls that a world remembers."""
+_RESULT_AT: Final = {"broadcast": 0}
+"""The argument that a verb returns, if it is not the second one."""
+_SIMPLE: Final = (str, int, PremultipliedSum)
+
+Arrays = Sequence[DeviceArray]
+"""One array of each member, in the order of the ranks."""
+
+
+@final
+class World(metaclass=NoPublicConstructor):
+    """Several devices of a group that compute together, by NCCL. Made by `Devices.world`.
+
+    A member has a rank, its place in the world. Arrays are given as a sequence with one for each member, in the order
+    of the ranks. They are contiguous, and of one shape and dtype, unless a verb says something else. Outputs are `out`,
+    which may be the inputs themselves where a verb says so; without it they are new arrays.
+
+    Every verb is one request. It is published to all members at once, in order with all other work on its arrays, and
+    ends when every member is done. If a member is lost before that, it raises `WorldLost`: inputs are intact on every
+    member, outputs are torn on every member. The world then begins its next *epoch* by itself, as soon as all members
+    run again; requests that come meanwhile wait for it.
+
+    A form with ``_nowait`` publishes and returns at once; nobody is told of its end but who uses its outputs. It raises
+    `trio.WouldBlock` when it would have to wait: between two epochs, behind other requests, or for memory.
+
+    Every verb raises `InvalidArgument` for arguments that are not valid, before anything is published, and if the world
+    was closed; `StaleArray` if an input is torn; `DeviceClosed` or `DeviceFailed` if a member takes no requests.
+    """
+
+    _made_by = "`await devices.world()`"
+
+    def __init__(self, actor: WorldActor) -> None:
+        self._actor = actor
+        self._words: list[tuple[DeviceArray, DeviceArray]] = []
+        self._known: dict[object, tuple[plans.Known, list[weakref.ref[DeviceArray]]]] = {}
+        """The calls that were planned before, by the identities of their arrays, which all exist."""
+
+    def __repr__(self) -> str:
+        members = ", ".join(str(core.index) for core in self._actor.cores)
+        state = "closed" if self._actor.ended is not None else "up" if self._actor.epoch_up else "being made"
+        return f"<World of devices {members}, epoch {self.epoch}, {state}>"
+
+    def __len__(self) -> int:
+        """Return the number of members."""
+        return len(self._actor.cores)
+
+    @property
+    def members(self) -> tuple[Any, ...]:
+        """The devices, in the order of the ranks."""
+        return tuple(core.face for core in self._actor.cores)
+
+    @property
+    def epoch(self) -> int:
+        """The number of the newest epoch. The first is 1; each that had to be made anew adds 1."""
+        return self._actor.number
+
+    @trio.lowlevel.enable_ki_protection
+    async def wait_epoch(self, *, after: int) -> int:
+        """Wait until an epoch newer than `after` has begun, and return its number.
+
+        Raises `InvalidArgument` if `after` is not an int or the world is closed, and the error of the world if there
+        will be no such epoch: `DeviceFailed` or `DeviceClosed` of a member, or what NCCL refuses.
+        """
+        actor = self._actor
+        actor.cores[0].home.check_task()
+        await trio.lowlevel.checkpoint()
+        if type(after) is not int:
+            raise InvalidArgument(f"after is the number of an epoch, not {shown(after)}")
+        while actor.number <= after or not actor.epoch_up:
+            if actor.ended is not None:
+                raise fresh(actor.ended)
+            await actor.changed.wait()
+        return actor.number
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    async def __aenter__(self) -> Self:
+        self._actor.cores[0].home.check_task()
+        try:
+            await trio.lowlevel.checkpoint()
+        except BaseException:
+            self._actor.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the world, as `aclose` does."""
+        await self.aclose()
+
+    @trio.lowlevel.enable_ki_protection
+    async def aclose(self) -> None:
+        """Close the world when all of its requests are over (``ncclCommAbort``). Its devices and their arrays stay.
+
+        If this is cancelled, the world is closed at once, and requests that are under way raise `WorldLost`.
+        A closed world stays closed; closing it again does nothing.
+        """
+        actor = self._actor
+        actor.cores[0].home.check_task()
+        try:
+            await trio.lowlevel.checkpoint()
+            while actor.ended is None and not actor.idle:
+                await actor.changed.wait()
+        finally:
+            actor.close()
+            self._words = []
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _calls(self, name: str) -> plans.Calls:
+        actor = self._actor
+        actor.check_open()
+        task = trio.lowlevel.current_task()
+        for core in actor.cores:
+            if core.recording and task in core.recording:
+                raise InvalidArgument("a collective cannot be captured in a graph", device=core.index)
+        lanes = [core.part(WorldDevice).lane for core in actor.cores]
+        return plans.Calls(actor.cores, lanes, f"world.{name}")
+
+    async def _ask(self, plan: Callable[..., T], *arguments: object) -> T:
+        self._actor.cores[0].home.check_task()
+        calls = self._calls(plan.__name__)
+        result = self._plan(calls, plan, *arguments)
+        collective = calls.finish()
+        if collective.parts:
+            await self._actor.ask(collective)
+        else:
+            await trio.lowlevel.checkpoint()
+        return result
+
+    @trio.lowlevel.enable_ki_protection
+    def _begin(self, plan: Callable[..., T], *arguments: object) -> T:
+        self._actor.cores[0].home.check_task()
+        calls = self._calls(plan.__name__)
+        result = self._plan(calls, plan, *arguments)
+        collective = calls.finish()
+        if collective.parts:
+            self._actor.ask_nowait(collective)
+        return result
+
+    def _plan(self, calls: plans.Calls, plan: Callable[..., T], *arguments: object) -> T:
+        """Add a call, and return its result. One with the arrays of an earlier one is not planned again.
+
+        The checks of arguments depend on nothing that changes, but for what is looked at with each call: whether an
+        array was freed, is torn, or has its memory.
+        """
+        found = _arrays_of(plan, arguments)
+        if found is None:
+            return plan(calls, *arguments)
+        key, arrays, result = found
+        known = self._known.get(key)
+        if known is not None:
+            calls.repeat(known[0], arrays)
+            return result  # type: ignore[return-value]
+        fresh_calls = plans.Calls(calls.cores, calls.lanes, calls.collective.operation)
+        made = plan(fresh_calls, *arguments)
+        template = fresh_calls.known()
+        calls.repeat(template, arrays)
+        if len(self._known) >= _MOST_KNOWN:
+            self._known.clear()
+        drop = functools.partial(_forget, self._known, key)
+        self._known[key] = template, [weakref.ref(array, drop) for array in arrays]
+        return made
+
+    def batch(self) -> WorldBatch:
+        """Return a context manager whose verbs are collected, and published as one request when it is left.
+
+        `async with world.batch() as batch:` has the same verbs, without ``await``; the calls are one group of NCCL, and
+        run at the same time, so none may use what another one writes. Leaving the block waits for the end, and raises
+        what a verb raises. If the block is left by an exception, nothing is published.
+        """
+        return WorldBatch._create(self)
+
+    # --- verbs --------------------------------------------------------------------------------------------------------
+
+    async def all_reduce(
+        self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
+    ) -> tuple[DeviceArray, ...]:
+        """Reduce the arrays element by element, and give every member the result (``ncclAllReduce``).
+
+        - `arrays`: one array of each member, of any shape and one dtype: 8-, 32- and 64-bit integers, floats; complex
+          numbers for "sum", "avg" and pre-multiplied sums.
+        - `out`: arrays of the same shape and dtype, or `arrays` itself to work in place; by default new ones.
+        - `op`: "sum", "prod", "min", "max", "avg", or `premultiplied_sum`. With the world's default settings a sum of
+          floats has the same bits each time.
+
+        Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.all_reduce, arrays, out, op)
+
+    def all_reduce_nowait(
+        self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
+    ) -> tuple[DeviceArray, ...]:
+        """Publish `all_reduce` of `arrays` of one shape and dtype, with its `out` and `op`, without waiting.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.all_reduce, arrays, out, op)
+
+    async def reduce(
+        self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0, op: Op | PremultipliedSum = "sum"
+    ) -> DeviceArray:
+        """Reduce the arrays element by element, and give the root the result (``ncclReduce``).
+
+        - `arrays`: one array of each member, of one shape and dtype, as for `all_reduce`.
+        - `out`: an array of the root, of the same shape and dtype, or its array among `arrays`; by default a new one.
+        - `root`: the number of the rank that has the result.
+        - `op`: as for `all_reduce`.
+
+        Returns the output. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.reduce, arrays, out, root, op)
+
+    async def broadcast(self, arrays: Arrays, *, root: int = 0) -> tuple[DeviceArray, ...]:
+        """Overwrite the arrays of all members with that of the root (``ncclBroadcast``).
+
+        - `arrays`: one array of each member, of any shape and one dtype. That of the root is read, all others are
+          written.
+        - `root`: the number of the rank whose array is read.
+
+        Returns the arrays. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.broadcast, arrays, root)
+
+    async def all_gather(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
+        """Give every member the arrays of all members, one after the other (``ncclAllGather``).
+
+        - `arrays`: one array of each member, of any shape and one dtype.
+        - `out`: arrays with one more axis in front, whose length is the number of members, and of the same dtype; by
+          default new ones. To work in place, an input is its own part of the output: `out[rank][rank]`.
+
+        Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.all_gather, arrays, out)
+
+    async def reduce_scatter(
+        self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
+    ) -> tuple[DeviceArray, ...]:
+        """Reduce the arrays element by element, and give every member its part of the result (``ncclReduceScatter``).
+
+        - `arrays`: one array of each member, of one shape and dtype, as for `all_reduce`. The first axis is split into
+          as many equal parts as there are members.
+        - `out`: arrays of the shape and dtype of a part; by default new ones. To work in place, an output is the
+          member's own part of its input.
+        - `op`: as for `all_reduce`.
+
+        Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.reduce_scatter, arrays, out, op)
+
+    async def gather(self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0) -> DeviceArray:
+        """Give the root the arrays of all members, one after the other (``ncclSend``, ``ncclRecv``).
+
+        - `arrays`: one array of each member, of any shape and one dtype.
+        - `out`: an array of the root with one more axis in front, whose length is the number of members, and of the
+          same dtype; by default a new one.
+        - `root`: the number of the rank that has the result.
+
+        Returns the output. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.gather, arrays, out, root)
+
+    async def scatter(self, array: DeviceArray, out: Arrays | None = None, *, root: int = 0) -> tuple[DeviceArray, ...]:
+        """Give every member its part of an array of the root (``ncclSend``, ``ncclRecv``).
+
+        - `array`: an array of the root, of any dtype. The first axis of its shape is split into as many equal parts as
+          there are members.
+        - `out`: arrays of the shape and dtype of a part; by default new ones.
+        - `root`: the number of the rank whose array is read.
+
+        Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.scatter, array, out, root)
+
+    async def all_to_all(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
+        """Give every member its part of each member's array (``ncclSend``, ``ncclRecv``).
+
+        - `arrays`: one array of each member, of one shape and dtype. The first axis is split into as many equal parts
+          as there are members: part j of rank i becomes part i of rank j.
+        - `out`: arrays of the same shape and dtype, with memory of their own; by default new ones.
+
+        Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        return await self._ask(plans.all_to_all, arrays, out)
+
+    async def all_to_all_v(
+        self, arrays: Arrays, counts: Sequence[Sequence[int]], out: Arrays | None = None
+    ) -> tuple[DeviceArray, ...]:
+        """Give every member its part of each member's array, where the parts have different sizes (``ncclSend``).
+
+        - `arrays`: one array of each member, of shape (n,) and one dtype: the parts for rank 0, rank 1, ... in a row.
+        - `counts`: `counts[i][j]` is the number of elements from rank i to rank j.
+        - `out`: arrays of the shapes that follow and of the same dtype, with memory of their own; by default new ones.
+
+        Returns the outputs: the parts of rank 0, rank 1, ... in a row. Raises `InvalidArgument`, and `WorldLost` if a
+        member is lost meanwhile.
+        """
+        return await self._ask(plans.all_to_all_v, arrays, counts, out)
+
+    async def exchange(self, pairs: Sequence[tuple[DeviceArray, DeviceArray]]) -> None:
+        """Copy arrays between members, all at the same time (``ncclSend``, ``ncclRecv``).
+
+        - `pairs`: each is a source and a target, arrays of members, of one shape and dtype. No target shares memory
+          with a source or another target.
+
+        Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        await self._ask(plans.exchange, pairs)
+
+    async def send(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Copy an array of one member to an array of another one (``ncclSend``, ``ncclRecv``).
+
+        - `source`: an array of any shape and dtype.
+        - `target`: an array of the same shape and dtype, of another member or the same, with memory of its own.
+
+        Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile; what other members do goes on then.
+        """
+        await self._ask(plans.exchange, ((source, target),))
+
+    async def recv(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Do the same as `send`, seen from the other end (``ncclRecv``, ``ncclSend``).
+
+        `target` and `source` are of one shape and dtype.
+
+        Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
+        """
+        await self._ask(plans.exchange, ((source, target),))
+
+    async def barrier(self) -> None:
+        """Wait until all work that was submitted to any member before is done (``ncclAllReduce`` of one element).
+
+        Raises `WorldLost` if a member is lost meanwhile.
+        """
+        await self._ask(plans.barrier, self._barrier_words())
+
+    def _barrier_words(self) -> list[tuple[DeviceArray, DeviceArray]]:
+        """Two arrays of one element for each member. The first is only read, so no loss tears it."""
+        if not self._words:
+            memories = [core.part(DeviceMemory) for core in self._actor.cores]
+            self._words = [(each.zeros((1,), "int32"), each.empty((1,), "int32")) for each in memories]
+        return self._words
+
+    # --- without waiting ----------------------------------------------------------------------------------------------
+
+    def reduce_nowait(
+        self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0, op: Op | PremultipliedSum = "sum"
+    ) -> DeviceArray:
+        """Publish `reduce` without waiting.
+
+        The arguments are `arrays`, `out`, the number `root`, `op`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.reduce, arrays, out, root, op)
+
+    def broadcast_nowait(self, arrays: Arrays, *, root: int = 0) -> tuple[DeviceArray, ...]:
+        """Publish `broadcast` without waiting.
+
+        The arguments are `arrays`, the number `root`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.broadcast, arrays, root)
+
+    def all_gather_nowait(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
+        """Publish `all_gather` without waiting.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.all_gather, arrays, out)
+
+    def reduce_scatter_nowait(
+        self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
+    ) -> tuple[DeviceArray, ...]:
+        """Publish `reduce_scatter` without waiting.
+
+        The arguments are `arrays`, `out`, `op`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.reduce_scatter, arrays, out, op)
+
+    def gather_nowait(self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0) -> DeviceArray:
+        """Publish `gather` without waiting.
+
+        The arguments are `arrays`, `out`, the number `root`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.gather, arrays, out, root)
+
+    def scatter_nowait(
+        self, array: DeviceArray, out: Arrays | None = None, *, root: int = 0
+    ) -> tuple[DeviceArray, ...]:
+        """Publish `scatter` without waiting.
+
+        The arguments are `array`, `out`, the number `root`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.scatter, array, out, root)
+
+    def all_to_all_nowait(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
+        """Publish `all_to_all` without waiting.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.all_to_all, arrays, out)
+
+    def all_to_all_v_nowait(
+        self, arrays: Arrays, counts: Sequence[Sequence[int]], out: Arrays | None = None
+    ) -> tuple[DeviceArray, ...]:
+        """Publish `all_to_all_v` without waiting.
+
+        The arguments are `arrays`, the numbers `counts`, `out`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        return self._begin(plans.all_to_all_v, arrays, counts, out)
+
+    def exchange_nowait(self, pairs: Sequence[tuple[DeviceArray, DeviceArray]]) -> None:
+        """Publish `exchange` without waiting.
+
+        The arguments are `pairs`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        self._begin(plans.exchange, pairs)
+
+    def send_nowait(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Publish `send` of `source` to `target`, of one shape and dtype, without waiting.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        self._begin(plans.exchange, ((source, target),))
+
+    def recv_nowait(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Publish `recv` to `target` from `source`, of one shape and dtype, without waiting.
+
+        Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
+        """
+        self._begin(plans.exchange, ((source, target),))
+
+
+@final
+class WorldBatch(metaclass=NoPublicConstructor):
+    """Calls of a world that are published together, as one group of NCCL. Made by `World.batch`.
+
+    They run at the same time, so no call may use what another one writes. Outputs are returned at once, and written
+    when the block is left.
+    """
+
+    _made_by = "`world.batch()`"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self._collected: plans.Calls | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._collected is not None:
+            raise InvalidArgument("a batch of a world is entered once")
+        self._collected = self._world._calls("batch")
+        await trio.lowlevel.checkpoint()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Publish the calls, and wait until all members are done."""
+        calls, self._collected = self._collected, None
+        if error is None and calls is not None:
+            calls.next()
+            collective = calls.finish()
+            if collective.parts:
+                await self._world._actor.ask(collective)
+
+    def _add(self, plan: Callable[..., T], *arguments: object) -> T:
+        if self._collected is None:
+            raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
+        self._world._actor.check_open()
+        self._collected.next()
+        return self._world._plan(self._collected, plan, *arguments)
+
+    def all_reduce(
+        self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
+    ) -> tuple[DeviceArray, ...]:
+        """Do `World.all_reduce` at the end of the batch, with its `arrays`, `out` and `op`, of one shape and dtype.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.all_reduce, arrays, out, op)
+
+    def reduce(
+        self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0, op: Op | PremultipliedSum = "sum"
+    ) -> DeviceArray:
+        """Do `World.reduce` at the end of the batch.
+
+        The arguments are `arrays`, `out`, the number `root`, `op`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.reduce, arrays, out, root, op)
+
+    def broadcast(self, arrays: Arrays, *, root: int = 0) -> tuple[DeviceArray, ...]:
+        """Do `World.broadcast` at the end of the batch.
+
+        The arguments are `arrays`, the number `root`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.broadcast, arrays, root)
+
+    def all_gather(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
+        """Do `World.all_gather` at the end of the batch.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.all_gather, arrays, out)
+
+    def reduce_scatter(
+        self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
+    ) -> tuple[DeviceArray, ...]:
+        """Do `World.reduce_scatter` at the end of the batch.
+
+        The arguments are `arrays`, `out`, `op`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.reduce_scatter, arrays, out, op)
+
+    def gather(self, arrays: Arrays, out: DeviceArray | None = None, *, root: int = 0) -> DeviceArray:
+        """Do `World.gather` at the end of the batch.
+
+        The arguments are `arrays`, `out`, the number `root`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.gather, arrays, out, root)
+
+    def scatter(self, array: DeviceArray, out: Arrays | None = None, *, root: int = 0) -> tuple[DeviceArray, ...]:
+        """Do `World.scatter` at the end of the batch.
+
+        The arguments are `array`, `out`, the number `root`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.scatter, array, out, root)
+
+    def all_to_all(self, arrays: Arrays, out: Arrays | None = None) -> tuple[DeviceArray, ...]:
+        """Do `World.all_to_all` at the end of the batch.
+
+        The arguments are `arrays`, `out`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.all_to_all, arrays, out)
+
+    def all_to_all_v(
+        self, arrays: Arrays, counts: Sequence[Sequence[int]], out: Arrays | None = None
+    ) -> tuple[DeviceArray, ...]:
+        """Do `World.all_to_all_v` at the end of the batch.
+
+        The arguments are `arrays`, the numbers `counts`, `out`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        return self._add(plans.all_to_all_v, arrays, counts, out)
+
+    def exchange(self, pairs: Sequence[tuple[DeviceArray, DeviceArray]]) -> None:
+        """Do `World.exchange` at the end of the batch.
+
+        The arguments are `pairs`, of one shape and dtype as there.
+
+        Raises `InvalidArgument`.
+        """
+        self._add(plans.exchange, pairs)
+
+    def send(self, source: DeviceArray, target: DeviceArray) -> None:
+        """Do `World.send` of `source` to `target`, of one shape and dtype, at the end of the batch.
+
+        Raises `InvalidArgument`.
+        """
+        self._add(plans.exchange, ((source, target),))
+
+    def recv(self, target: DeviceArray, source: DeviceArray) -> None:
+        """Do `World.recv` to `target` from `source`, of one shape and dtype, at the end of the batch.
+
+        Raises `InvalidArgument`.
+        """
+        self._add(plans.exchange, ((source, target),))
+
+
+def _arrays_of(plan: object, arguments: Sequence[object]) -> tuple[object, list[DeviceArray], object] | None:
+    """Return a key for a call, its arrays, and its result; None for a call that makes arrays, or is not simple."""
+    name: str = plan.__name__  # type: ignore[attr-defined]
+    key: list[object] = [name]
+    arrays: list[DeviceArray] = []
+    for argument in arguments:
+        kind = type(argument)
+        if kind is list or kind is tuple:
+            for each in argument:  # type: ignore[attr-defined]
+                if type(each) is not DeviceArray:
+                    return None
+                key.append(id(each))
+                arrays.append(each)
+            key.append(None)
+        elif kind is DeviceArray:
+            key.append(id(argument))
+            arrays.append(argument)  # type: ignore[arg-type]
+        elif kind in _SIMPLE:
+            key.append((argument,))
+        else:
+            return None
+    given = arguments[_RESULT_AT.get(name, 1)]
+    return tuple(key), arrays, given if type(given) is DeviceArray else tuple(given)  # type: ignore[arg-type]
+
+
+def _forget(known: dict[object, Any], key: object, _: object) -> None:
+    known.pop(key, None)
+
+
+async def open_world(
+    group: Group, members: Sequence[DeviceCore], settings: Mapping[str, object] | None, *, deterministic: object
+) -> World:
+    """Make a world of devices of a group, and wait for its first epoch: the work of `Devices.world`."""
+    environment = check_environment(settings, deterministic=deterministic)
+    for core in members:
+        _give_environment(core, environment)
+    name = "world of devices " + ", ".join(str(core.index) for core in members)
+    actor = WorldActor(group, members, name)
+    actor.begin()
+    world = World._create(actor)
+    try:
+        await world.wait_epoch(after=0)
+    except BaseException:
+        actor.close()
+        raise
+    return world
+
+
+def _give_environment(core: DeviceCore, environment: Environment) -> None:
+    part = core.part(WorldDevice)
+    if part.environment not in (None, environment):
+        raise InvalidArgument(
+            f"device {core.index} has a world with other settings of NCCL, which reads them once: give the same nccl "
+            "and deterministic",
+            device=core.index,
+        )
+    part.environment = environment
+
+
+def check_members(cores: Iterable[DeviceCore], group: Group) -> list[DeviceCore]:
+    """Return the checked members of a world. Raises `InvalidArgument`."""
+    members = list(cores)
+    if not members:
+        raise InvalidArgument("a world has one member at least")
+    for place, core in enumerate(members):
+        if core not in group.members:
+            raise InvalidArgument(f"device {core.index} is not one of {group.name}", device=core.index)
+        if core in members[:place]:
+            raise InvalidArgument(f"device {core.index} is given twice: a member has one rank", device=core.index)
+        core.check_open()
+    return members
