@@ -21,6 +21,7 @@
 #   make bench-random  random numbers beside the bare cuRAND, CuPy and PyTorch; BACKEND=gpu for the real device
 #   make bench-peers   copies between two devices beside the bare driver, and one program that drives both; BACKEND=gpu for real devices
 #   make bench-world   collectives of two devices beside plain NCCL, and what the loss of a member costs; BACKEND=gpu for real devices
+#   make bench-plain   what a program without trio pays for each verb, beside the awaited one; BACKEND=gpu for the real device
 #   make world-faults   every fault of a member at every moment of a world, and hundreds of random kills; BACKEND=gpu for real devices
 #   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
@@ -74,7 +75,7 @@ SOAK := pytest -m soak -s -o faulthandler_timeout=900
 PYRIGHT := PATH="$(abspath $(VENV)/bin):$$PATH" PYRIGHT_PYTHON_IGNORE_WARNINGS=1 $(RUN) -m pyright
 
 # The benchmarks, and the program of each.
-BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random bench-peers bench-world
+BENCHES := bench bench-all bench-compare bench-verbs bench-recovery bench-start bench-holding bench-nvrtc bench-blas bench-fft bench-random bench-peers bench-world bench-plain
 bench: PROGRAM := speed.py
 bench-all: PROGRAM := bench_all.py
 bench-compare: PROGRAM := compare.py
@@ -90,6 +91,7 @@ bench-fft: PROGRAM := fft.py
 bench-random: PROGRAM := random_numbers.py
 bench-peers: PROGRAM := peers.py
 bench-world: PROGRAM := world.py
+bench-plain: PROGRAM := plain.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import outcome
 import trio
+from trio.lowlevel import in_trio_task
 
 from .._supervision.home import HELD
 from .._values.errors import AtomrInternalError, DeviceClosed, DeviceError, DeviceFailed, OutsideRun, fresh
@@ -261,7 +262,7 @@ class Loop:
     def _check_place(self) -> None:
         """Raise `OutsideRun` where a blocking call could never end: in the run itself, and in a task of trio."""
         is_own = self._turn is not None and self._turn.held()
-        if not is_own and not trio.lowlevel.in_trio_task():
+        if not is_own and not in_trio_task():
             return
         raise OutsideRun(
             "a blocking call came from inside of the run that it would wait for"
@@ -334,10 +335,12 @@ class Loop:
         """Call a verb without await: in the caller's thread, with the turn of the run. Raises as `wait` does."""
         if self.is_over:
             return verb(*arguments, **keywords)  # it raises the error of the end, if it uses the device
-        turn = known(self._turn, "the device is open")
+        turn = self._turn
+        assert turn is not None  # the device is open
         if turn.held():
             return verb(*arguments, **keywords)
-        self._check_place()
+        if in_trio_task():
+            self._check_place()
         if not turn.is_taken:
             return self.wait(_awaited(verb), arguments, keywords)
         take_over()

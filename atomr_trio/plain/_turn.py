@@ -35,8 +35,8 @@ except (ImportError, AttributeError):  # pragma: no cover - a trio of the future
     _CONTEXT = None
 
 
-PATIENCE: Final = 0.0005
-"""The time that a run leaves to a thread that enqueues, in seconds: that of hundreds of launches."""
+PATIENCE: Final = 0.002
+"""The time that a run leaves to a thread that enqueues, in seconds: that of a thousand launches."""
 
 
 def _knows_trio() -> bool:

@@ -22,6 +22,8 @@ from ._loop import Loop
 T = TypeVar("T", bound="Twin")
 
 _CONTAINERS: Final = frozenset({list, tuple})
+_PLAIN: Final = frozenset({int, float, bool, str, type(None)})
+"""Types of most arguments that are values."""
 
 
 class Session:
@@ -97,7 +99,8 @@ class Twin:
     def _enqueue(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call a verb that does not wait."""
         session = self._session
-        return session.twin(session.loop.at_once(verb, [bare(each) for each in arguments], _bare_values(keywords)))
+        result = session.loop.at_once(verb, [bare(each) for each in arguments], _bare_values(keywords))
+        return result if result is None else session.twin(result)
 
     def _read(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call a function that may be called anywhere, because it neither changes the device nor waits."""
@@ -163,9 +166,11 @@ class Enqueues(Verbs):
 
 def bare(value: Any) -> Any:
     """Return an argument as the awaited face takes it: what is in a twin, also in lists, tuples and generators."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
     if isinstance(value, Twin):
         return value._awaited
-    kind = type(value)
     if kind in _CONTAINERS:
         return kind([bare(each) for each in value]) if _has_twins(value) else value
     if kind is GeneratorType:

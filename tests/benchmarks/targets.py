@@ -286,6 +286,20 @@ VERB_LIMIT: Final = 8e-6
 """Seconds that a verb may cost its caller in a batch without a reason."""
 
 
+CROSSING_LIMIT: Final = 100e-6
+"""Seconds that a blocking verb may take more than the awaited one: a change of threads each way."""
+TURN_LIMIT: Final = 5e-6
+"""The same of a verb that only enqueues, which takes its turn with the device's run."""
+
+
+def of_plain(waits: Iterable[str], enqueues: Iterable[str], awaited: str) -> list[Target]:
+    """Those of verbs without trio, by the rows of those that wait and of those that do not."""
+    return [
+        *(Target(row, 1.0, awaited, plus=CROSSING_LIMIT) for row in waits),
+        *(Target(row, 1.0, awaited, plus=TURN_LIMIT) for row in enqueues),
+    ]
+
+
 def of_recovery(standby: str, start: str, anew: str) -> list[Target]:
     """Those of a fault, by the rows of both ways to recover, and of a process that is started anew."""
     return [

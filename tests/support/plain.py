@@ -259,13 +259,15 @@ class Rewriter(ast.NodeTransformer):
         if inspect.isclass(value) or value is None or "DeviceArray" not in str(value):
             return None
         for module in [self.module, *(each for each in sys.modules if each.startswith(f"{PACKAGE}."))]:
+            if vars(sys.modules[module]).get(name) is not value:
+                continue
             for node in tree_of(module).body:
                 target = (
                     node.target
                     if isinstance(node, ast.AnnAssign)
                     else (node.targets[0] if isinstance(node, ast.Assign) else None)
                 )
-                if isinstance(target, ast.Name) and target.id == name and vars(sys.modules[module])[name] is value:
+                if isinstance(target, ast.Name) and target.id == name:
                     assert isinstance(node, ast.AnnAssign | ast.Assign)
                     assert node.value is not None
                     expanded = ast.parse(ast.unparse(node.value), mode="eval").body
