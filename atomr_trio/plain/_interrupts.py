@@ -5,6 +5,9 @@ any two instructions. Half a record in the ring would cost the device. So while 
 stands in the place of Python's own; trio does the same for its runs. It looks at the frames that are running: in those
 of `guarded` functions it only notes the signal, and `raise_noted` raises it when they have returned. Elsewhere it
 raises `KeyboardInterrupt` as Python does. A handler of the program's own is left alone; it should not raise.
+
+What takes one of Python's own conditions or events in the main thread is guarded too: an exception between two of their
+instructions leaves their lock locked, and the run would wait for it for ever.
 """
 
 from __future__ import annotations
@@ -52,6 +55,13 @@ def raise_noted() -> None:
     if _is_noted and threading.current_thread() is _main():
         _is_noted = False
         raise KeyboardInterrupt
+
+
+def forget_noted() -> None:
+    """Drop what was noted: a `KeyboardInterrupt` is being raised anyway."""
+    global _is_noted
+    if _is_noted and threading.current_thread() is _main():
+        _is_noted = False
 
 
 def _handle(_number: int, frame: FrameType | None) -> None:

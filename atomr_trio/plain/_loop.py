@@ -30,7 +30,7 @@ from trio.lowlevel import in_trio_task
 from .._supervision.home import HELD
 from .._values.errors import AtomrInternalError, DeviceClosed, DeviceError, DeviceFailed, OutsideRun, fresh
 from .._values.util import Living, known
-from ._interrupts import give_back, guarded, raise_noted, take_over
+from ._interrupts import forget_noted, give_back, guarded, raise_noted, take_over
 from ._turn import Turn
 
 SECONDS_AT_EXIT: Final = 30.0
@@ -146,7 +146,7 @@ class Loop:
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._closing: trio.Event | None = None
-        self._opened = threading.Event()
+        self._opened: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._ended = threading.Event()
         self.thread: threading.Thread = threading.Thread(target=self._main, name=name, daemon=True)
         """The run's thread."""
@@ -161,11 +161,10 @@ class Loop:
         try:
             _start(self.thread)
             raise_noted()
-            self._opened.wait()
+            self._opened.get()
         except BaseException:
-            if self.thread.ident is not None:
-                self._abandon()
-                _uninterrupted(self._ended)
+            self._abandon()
+            forget_noted()
             raise
         if self.face is None:
             raise known(self.failure, "it has ended without a device")
@@ -179,7 +178,7 @@ class Loop:
             self.is_over = True
             _loops.discard(self)
             self._settle_all()
-            self._opened.set()
+            self._opened.put(None)
             self._ended.set()
 
     async def _serve(self) -> None:
@@ -190,7 +189,7 @@ class Loop:
         with self._scope:
             async with self._opening() as face:
                 self.face = face
-                self._opened.set()
+                self._opened.put(None)
                 await self._closing.wait()
 
     def _settle_all(self) -> None:
@@ -206,13 +205,24 @@ class Loop:
         if not self.is_over and self._closing is not None:
             self.post(self._closing.set)
 
+    @guarded
     def _abandon(self) -> None:
-        """Close it, whether it is open yet or not."""
+        """Close it, whether it is open yet or not, and wait for its end."""
+        if self.thread.ident is None:
+            return  # the thread could not be started
         while self._token is None and not self._ended.wait(0.001):
             pass  # the run begins next
         self.begin_close()
         if self.face is None:
             self.post(self._scope.cancel)
+        self._ended.wait()
+
+    @guarded
+    def _end(self, seconds: float | None) -> None:
+        """Begin to close, and wait for the end."""
+        self.begin_close()
+        if self._ended.wait(seconds):
+            self.thread.join(seconds)
 
     def close(self, seconds: float | None = None) -> None:
         """Close the device, and wait until its worker is gone; at most `seconds`, if they are given.
@@ -222,14 +232,11 @@ class Loop:
         if os.getpid() != self._process:
             raise self.error()
         self._check_place()
-        self.begin_close()
-        if seconds is None:
-            _uninterrupted(self._ended)
-            self.thread.join()
-        elif self._ended.wait(seconds):
-            self.thread.join(seconds)
+        take_over()
+        self._end(seconds)
         if not any(_loops):
             give_back()
+        raise_noted()
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
@@ -274,6 +281,7 @@ class Loop:
             advice=_USE_THE_AWAITED if is_own else _OPEN_ONE,
         )
 
+    @guarded
     def post(self, function: Callable[[], object]) -> bool:
         """Have the run's thread call a function soon. Returns false if the run has ended."""
         try:
@@ -310,10 +318,12 @@ class Loop:
     def _waited(self, call: Call, box: queue.SimpleQueue[Callable[[], None] | None]) -> Any:
         try:
             self.begin(call)
+            raise_noted()
             while (job := box.get()) is not None:
                 job()
         except BaseException:
             _settled(call, box, self.post)
+            forget_noted()
             raise
         end = known(call.outcome, "its end was told")
         try:
@@ -321,6 +331,7 @@ class Loop:
         finally:
             del call, end  # or the traceback of an error would hold what it holds
 
+    @guarded
     def begin(self, call: Call) -> None:
         """Hand a call to the run. It is settled in any case."""
         self.calls.add(call)
@@ -350,6 +361,7 @@ class Loop:
             raise_noted()
 
 
+@guarded
 def _settled(call: Call, box: queue.SimpleQueue[Callable[[], None] | None], post: Callable[..., bool]) -> None:
     """Cancel a call, and wait for its end, whatever interrupts this."""
     is_told = False
@@ -364,18 +376,6 @@ def _settled(call: Call, box: queue.SimpleQueue[Callable[[], None] | None], post
 @guarded
 def _start(thread: threading.Thread) -> None:
     thread.start()
-
-
-def _uninterrupted(event: threading.Event) -> None:
-    """Wait for an event; an interrupt is raised when it has come."""
-    interrupt: KeyboardInterrupt | None = None
-    while not event.is_set():
-        try:
-            event.wait()
-        except KeyboardInterrupt as caught:
-            interrupt = caught
-    if interrupt is not None:
-        raise interrupt
 
 
 def _awaited(verb: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

@@ -18,6 +18,7 @@ wants its turn back says so, and the others wait behind it.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -61,7 +62,9 @@ class Turn(trio.abc.Instrument):
         self._is_awake = True
         """True if the run will look at its tasks before it waits again."""
         self._has_calls = has_calls
-        self._urgent = threading.Event()
+        self._urgent = threading.Lock()
+        """Released when a call waits for the run."""
+        self._urgent.acquire()
         # Asked by every verb: `get_ident` takes three times as long.
         self.held: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         """True in the thread that has the turn."""
@@ -79,9 +82,7 @@ class Turn(trio.abc.Instrument):
         """Called by trio: it runs tasks again."""
         self._is_awake = True
         if perf_counter() - self._taken_at < PATIENCE and not self._has_calls():
-            self._urgent.clear()
-            if not self._has_calls():
-                self._urgent.wait(PATIENCE)
+            self._urgent.acquire(timeout=PATIENCE)  # at once if a call has come since the last time
         if not self._lock.acquire(blocking=False):
             with self._gate:
                 self._is_wanted = True
@@ -96,7 +97,8 @@ class Turn(trio.abc.Instrument):
 
     def hurry(self) -> None:
         """Let the run begin at once: a call waits for it."""
-        self._urgent.set()
+        with contextlib.suppress(RuntimeError):  # it is released
+            self._urgent.release()
 
     @guarded
     def run(self, verb: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:

@@ -538,6 +538,34 @@ def test_an_interrupt_while_a_graph_is_recorded_ends_the_recording(dev):
     assert dev.awaited._core.recording == []
 
 
+def test_an_interrupt_while_a_device_is_opened_ends_the_opening():
+    begun, sent = threading.Event(), threading.Event()
+
+    class Workers:
+        """A source that has no worker, and finds that out when the interrupt was sent."""
+
+        def take(self, backend: str, index: int) -> object:
+            begun.set()
+            sent.wait()
+            raise OSError("none is left")
+
+        def give_back(self, process: object) -> None:
+            raise AssertionError
+
+    def send() -> None:
+        begun.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        sent.set()
+
+    threads = set(threading.enumerate())
+    thread = threading.Thread(target=send)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        start(workers=Workers())
+    thread.join()
+    assert [each for each in set(threading.enumerate()) - threads if each.name == "atomr_trio.start"] == []
+
+
 def test_a_block_whose_entering_is_interrupted_is_left(dev, monkeypatch):
     lane = dev.lane()
     real = lane.awaited.__aenter__
