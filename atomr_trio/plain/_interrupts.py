@@ -1,10 +1,11 @@
 """Ctrl-C in a program without trio: never in the middle of a change of a device's state, and never lost.
 
 A verb that only enqueues runs in the caller's thread, and Python raises `KeyboardInterrupt` in the main thread between
-any two instructions. Half a record in the ring would cost the device. So while devices are open, this file's handler
-stands in the place of Python's own; trio does the same for its runs. It looks at the frames that are running: in those
-of `guarded` functions it only notes the signal, and `raise_noted` raises it when they have returned. Elsewhere it
-raises `KeyboardInterrupt` as Python does. A handler of the program's own is left alone; it should not raise.
+any two instructions. Half a record in the ring would cost the device. So during a verb this file's handler stands in
+the place of Python's own; trio does the same during its runs. It looks at the frames that are running: in those of
+`guarded` functions it only notes the signal, and `end` raises it when they have returned. Elsewhere it raises
+`KeyboardInterrupt` as Python does. Any other handler, of the program, of trio or of asyncio, is left alone; it should
+not raise.
 
 What takes one of Python's own conditions or events in the main thread is guarded too: an exception between two of their
 instructions leaves their lock locked, and the run would wait for it for ever.
@@ -26,27 +27,34 @@ _main: Final = threading.main_thread
 _DEFAULT: Final = signal.default_int_handler
 _SIGINT: Final = int(signal.SIGINT)
 _handler_of: Final[Callable[[int], object]] = importlib.import_module("_signal").getsignal
-"""Returns the handler of a signal. The function of `signal` looks for it among its enumeration first, for 2 us."""
+_set_handler: Final[Callable[[int, object], object]] = importlib.import_module("_signal").signal
+"""Those of `signal` look for the handler among an enumeration first, for 2 us."""
 _is_noted = False
 
 
 def guarded(function: Function) -> Function:
-    """Mark a function that no `KeyboardInterrupt` may cut off. Its caller calls `raise_noted` behind it."""
+    """Mark a function that no `KeyboardInterrupt` may cut off, if it is called between `begin` and `end`."""
     _guarded.add(function.__code__)
     return function
 
 
-def take_over() -> None:
-    """Put this file's handler in the place of Python's, if that is there and this is the main thread."""
-    # Asked for every call: Jupyter puts Python's handler back before every cell.
+def begin() -> bool:
+    """Put this file's handler in the place of Python's, if that is there and this is the main thread.
+
+    Returns whether it did. `end` must be called then.
+    """
     if _handler_of(_SIGINT) is _DEFAULT and threading.current_thread() is _main():
-        signal.signal(signal.SIGINT, _handle)
+        _set_handler(_SIGINT, _handle)
+        return True
+    return False
 
 
-def give_back() -> None:
-    """Put Python's handler back, if nobody has taken the place since. In another thread, do nothing."""
-    if _handler_of(_SIGINT) is _handle and threading.current_thread() is _main():
-        signal.signal(signal.SIGINT, _DEFAULT)
+def end(has_begun: bool) -> None:
+    """Put Python's handler back. Raises the `KeyboardInterrupt` that came in a guarded function."""
+    if has_begun and _handler_of(_SIGINT) is _handle:
+        _set_handler(_SIGINT, _DEFAULT)
+    if _is_noted:
+        raise_noted()
 
 
 def raise_noted() -> None:
@@ -71,4 +79,6 @@ def _handle(_number: int, frame: FrameType | None) -> None:
             _is_noted = True
             return
         frame = frame.f_back
+    # Here too, because this may come before `end` knows that it has to.
+    _set_handler(_SIGINT, _DEFAULT)
     raise KeyboardInterrupt

@@ -30,7 +30,8 @@ from trio.lowlevel import in_trio_task
 from .._supervision.home import HELD
 from .._values.errors import AtomrInternalError, DeviceClosed, DeviceError, DeviceFailed, OutsideRun, fresh
 from .._values.util import Living, known
-from ._interrupts import forget_noted, give_back, guarded, raise_noted, take_over
+from . import _interrupts
+from ._interrupts import forget_noted, guarded, raise_noted
 from ._turn import Turn
 
 SECONDS_AT_EXIT: Final = 30.0
@@ -157,15 +158,19 @@ class Loop:
         """Start the run, and wait until the device is open. Raises the error of opening it."""
         self._check_place()
         _loops.add(self)
-        take_over()
+        has_begun = False
         try:
+            has_begun = _interrupts.begin()
             _start(self.thread)
             raise_noted()
             self._opened.get()
         except BaseException:
+            has_begun = _interrupts.begin() or has_begun  # an interrupt has ended it
             self._abandon()
             forget_noted()
             raise
+        finally:
+            _interrupts.end(has_begun)
         if self.face is None:
             raise known(self.failure, "it has ended without a device")
 
@@ -232,11 +237,12 @@ class Loop:
         if os.getpid() != self._process:
             raise self.error()
         self._check_place()
-        take_over()
-        self._end(seconds)
-        if not any(_loops):
-            give_back()
-        raise_noted()
+        has_begun = False
+        try:
+            has_begun = _interrupts.begin()
+            self._end(seconds)
+        finally:
+            _interrupts.end(has_begun)
         failure, self.failure = self.failure, None
         if failure is not None:
             raise failure
@@ -298,14 +304,12 @@ class Loop:
         Raises what it raises; `OutsideRun` in a task of trio; the error of the device's end, once the run has ended.
         """
         self._check_place()
-        take_over()
         box: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         return self._waited(Call(self, function, arguments, keywords, box.put), box)
 
     def wait_asking(self, function: Callable[[Ask], Awaitable[Any]]) -> Any:
         """Await a function in the run, which may have this thread call functions meanwhile. Raises as `wait` does."""
         self._check_place()
-        take_over()
         box: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         calls: list[Call] = []
 
@@ -316,15 +320,20 @@ class Loop:
         return self._waited(calls[0], box)
 
     def _waited(self, call: Call, box: queue.SimpleQueue[Callable[[], None] | None]) -> Any:
+        has_begun = False
         try:
+            has_begun = _interrupts.begin()
             self.begin(call)
             raise_noted()
             while (job := box.get()) is not None:
                 job()
         except BaseException:
+            has_begun = _interrupts.begin() or has_begun  # an interrupt has ended it
             _settled(call, box, self.post)
             forget_noted()
             raise
+        finally:
+            _interrupts.end(has_begun)
         end = known(call.outcome, "its end was told")
         try:
             return end.unwrap()
@@ -354,11 +363,12 @@ class Loop:
             self._check_place()
         if not turn.is_taken:
             return self.wait(_awaited(verb), arguments, keywords)
-        take_over()
+        has_begun = False
         try:
+            has_begun = _interrupts.begin()
             return turn.run(verb, arguments, keywords)
         finally:
-            raise_noted()
+            _interrupts.end(has_begun)
 
 
 @guarded

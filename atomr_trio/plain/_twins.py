@@ -195,10 +195,9 @@ _twin_of: Final[dict[type, type[Twin]]] = {}
 def _class_for(kind: type) -> type[Twin]:
     from ._faces import HOMES
 
-    home = HOMES.get(kind.__name__) if kind.__module__.partition(".")[0] == "atomr_trio" else None
-    if home is None:
+    if kind.__name__ not in HOMES or kind.__module__.partition(".")[0] != "atomr_trio":
         return Twin
-    cls: type[Twin] = getattr(importlib.import_module(f"._faces.{home}", __package__), kind.__name__)
+    cls: type[Twin] = getattr(importlib.import_module(__package__), kind.__name__)  # which shows its public module
     return cls
 
 

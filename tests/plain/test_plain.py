@@ -230,6 +230,7 @@ def test_events_are_iterated_over(dev):
 
 def test_an_object_has_one_blocking_form_as_long_as_that_lives(dev):
     x = dev.to_device(HOST)
+    assert type(x).__module__ == "atomr_trio.plain"
     assert x.device is dev
     assert dev.blas is dev.blas
     assert dev.compute_lane is dev.compute_lane
@@ -601,24 +602,33 @@ def test_a_block_whose_entering_is_interrupted_is_left(dev, monkeypatch):
     assert left == [KeyboardInterrupt]
 
 
-def test_the_handler_of_the_program_is_left_alone_and_that_of_python_comes_back(dev):
+def test_the_handler_of_python_is_back_behind_each_verb_and_another_one_is_left_alone(dev):
+    seen = []
+
+    def see() -> None:
+        seen.append(signal.getsignal(signal.SIGINT))
+
+    def see_all() -> list[Any]:
+        seen.clear()
+        dev._enqueue(see)
+        dev.capture(lambda graph: (see(), graph.fill(dev.zeros(1), 1)))
+        see()
+        return seen
+
     before = signal.getsignal(signal.SIGINT)
-    assert before is _interrupts._handle
-    mine: list[int] = []
-    signal.signal(signal.SIGINT, lambda number, frame: mine.append(number))
+    assert before is signal.default_int_handler
+    assert see_all() == [_interrupts._handle, _interrupts._handle, before]
+
+    def mine(number: int, frame: object) -> None:
+        raise AssertionError
+
+    signal.signal(signal.SIGINT, mine)
     try:
-        handler = signal.getsignal(signal.SIGINT)
-        dev.zeros(1).to_host()
-        signal.raise_signal(signal.SIGINT)
-        assert signal.getsignal(signal.SIGINT) is handler
-        assert mine == [signal.SIGINT]
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # as Jupyter does before a cell
-        dev.zeros(1)
-        assert signal.getsignal(signal.SIGINT) is _interrupts._handle
-        _interrupts.give_back()
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        assert see_all() == [mine] * 3
     finally:
         signal.signal(signal.SIGINT, before)
+    in_a_thread(lambda: dev._enqueue(see))
+    assert seen[-1] is before
 
 
 # --------------------------------------------------------------------------------------------------- wrong places

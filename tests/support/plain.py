@@ -71,7 +71,7 @@ RENAMED = {"aclose": "close"}
 
 SPECIAL = (
     *("__len__", "__iter__", "__contains__", "__getitem__", "__setitem__", "__call__"),
-    *("__dlpack__", "__dlpack_device__", "__cuda_array_interface__"),
+    *("__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "__cuda_stream__", "_repr_html_"),
 )
 
 
