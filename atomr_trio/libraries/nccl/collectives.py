@@ -22,7 +22,7 @@ from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._wire.protocol import MAX_LANES, Role, Verb
 from ..._wire.records.event import MARK
-from .records import CALL, CALLS, FIRST_RUN, RUN
+from .records import CALL, CALLS, COUNT_AT, FIRST_RUN, KIND_BYTES, RUN
 
 if TYPE_CHECKING:
     from ..._arrays.arrays import DeviceArray
@@ -85,6 +85,16 @@ class Part(Request):
     ) -> None:
         """Add a call."""
         self.calls.append(CALL.pack(_NUMBERS[name], kind, operation, root, count, source, target, factor))
+
+    def kinds(self) -> frozenset[tuple[bytes, int]]:
+        """What a worker's first call of each may wait for: the members, and the load of a kernel of NCCL.
+
+        That is the function, the dtype, the operation and the other rank, and the size to a power of two, by which NCCL
+        chooses a protocol.
+        """
+        return frozenset(
+            [(call[:KIND_BYTES], int.from_bytes(call[COUNT_AT], "little").bit_length()) for call in self.calls]
+        )
 
     def reads(self, array: DeviceArray) -> None:
         """Note that it reads an array."""
@@ -220,7 +230,7 @@ class Collective(Request):
         checked: list[Checked] = []
         try:
             for part in self.parts:
-                first = part.rank not in epoch.connected
+                first = not part.kinds() <= epoch.known_kinds[part.rank]
                 checked.append(part.check(epoch.generations[part.rank], epoch.communicator, first=first))
         except BaseException:
             for each in checked:
@@ -231,7 +241,7 @@ class Collective(Request):
         with epoch.publishing(self):
             for part, each in zip(self.parts, checked, strict=True):
                 part.commit(each, epoch.generations[part.rank])
-                epoch.connected.add(part.rank)
+                epoch.known_kinds[part.rank] |= part.kinds()
 
     def admitted(self, epoch: Epoch) -> bool:
         """Return whether every member takes its part right now."""

@@ -50,8 +50,8 @@ class Epoch:
         """Those of the members, by rank."""
         self.scope: trio.CancelScope = trio.CancelScope()
         """What the world does in this epoch; its end cancels that."""
-        self.connected: set[int] = set()
-        """The ranks that have had a first collective."""
+        self.known_kinds: list[set[tuple[bytes, int]]] = [set() for _ in generations]
+        """The kinds of calls that each rank has made: the first of each may hold up the thread that makes it."""
         self.up: bool = False
         """True once all members have made the communicator."""
         self.over: bool = False

@@ -17,11 +17,18 @@ RUN = NCCL.verb("run", Mode.ENQUEUES, {"communicator": "Q"})
 """Enqueue the calls of the tail, each a `CALL`, as one group if they are several."""
 
 FIRST_RUN = NCCL.verb("first_run", Mode.BLOCKS, {"communicator": "Q"})
-"""The same for the first call of a communicator: it may connect the members, and wait for them."""
+"""The same where a call is the first of its kind on a communicator. It may connect the members, and wait for them; and
+it may load a kernel of NCCL, for which the driver waits until the GPU has nothing to do."""
 
 CALL: Final = struct.Struct("<BBBxiQQQ8s")
 """A call: its number in `CALLS`, its ``ncclDataType_t``, its operation, the root or the other rank, the count of
 elements, the addresses of what is sent and received, and the bytes of the factor of a pre-multiplied sum."""
+
+KIND_BYTES: Final = 8
+"""So many of them, the first ones, say what kind of call it is."""
+
+COUNT_AT: Final = slice(8, 16)
+"""Where the count is among them."""
 
 PREMULTIPLIED: Final = 5
 """The operation of a pre-multiplied sum; those below are an ``ncclRedOp_t``."""

@@ -16,6 +16,7 @@ import trio.testing
 from atomr_trio import CommandFailed, DeviceClosed, InvalidArgument, LibraryNotFound, World, premultiplied_sum
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor as worlds
+from atomr_trio.libraries.nccl.collectives import Part
 from atomr_trio.testing import WorkerPool
 from support.groups import open_group, simulated
 from support.rogue import gated
@@ -237,6 +238,7 @@ async def test_a_caller_that_is_cancelled_leaves_the_members_in_step(opened: tup
     given = numbers(len(world), "f4")
     arrays = await put(devices, *given)
     outputs = [dev.empty(N, np.float32) for dev in devices]
+    await world.all_reduce(arrays, outputs)  # the first of a kind waits for all that runs on a GPU
     async with gated(devices[-1]) as gate:
         for _ in range(3):
             with trio.move_on_after(0.01):
@@ -244,6 +246,38 @@ async def test_a_caller_that_is_cancelled_leaves_the_members_in_step(opened: tup
         await gate.open()
     assert all(same(found, sum(given)) for found in await get(await world.all_reduce(arrays, op="sum")))
     assert all(same(found, sum(given)) for found in await get(outputs))
+
+
+async def test_the_first_call_of_each_kind_is_made_by_the_thread_of_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    firsts: list[bool] = []
+    record = Part.record
+
+    def noted(part: Part, communicator: int, *, first: bool) -> tuple[Any, bytes]:
+        firsts.append(first)
+        return record(part, communicator, first=first)
+
+    monkeypatch.setattr(Part, "record", noted)
+    async with open_world(2) as (devices, world):
+        small = await put(devices, *[np.ones(N, np.float32)] * 2)
+        long = await put(devices, *[np.ones(5 * N, np.float32)] * 2)
+        whole = await put(devices, *[np.ones(N, np.int32)] * 2)
+
+        async def first_of(verb: Any, *arguments: Any) -> bool:
+            firsts.clear()
+            await verb(*arguments)
+            assert len(firsts) == 2
+            return all(firsts)
+
+        for arrays, verb in ((small, world.all_reduce), (whole, world.all_reduce), (long, world.all_reduce)):
+            assert await first_of(verb, arrays)
+            assert not await first_of(verb, arrays)
+        assert await first_of(world.broadcast, small)
+        assert not await first_of(world.broadcast, small)
+        firsts.clear()
+        async with world.batch() as batch:
+            batch.all_reduce(small)
+            batch.all_gather(whole)
+        assert all(firsts), "one call of the group is new"
 
 
 # --- worlds -----------------------------------------------------------------------------------------------------------
