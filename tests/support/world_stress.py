@@ -80,9 +80,11 @@ class Worker:
             self._places[dev] = [Place(None, None) for _ in range(ARRAYS)]
             for place in self._places[dev]:
                 await self._fill(dev, place)
-        while calls > 0 or not self._stress.over:
-            calls -= 1
-            await self._one(self._choose())
+        own = self._random.choice(self._stress.devices)
+        async with own.lane() as self._lanes[own]:
+            while calls > 0 or not self._stress.over:
+                calls -= 1
+                await self._one(self._choose())
         for places in self._places.values():
             for place in places:
                 await self._check(place, place.value)
@@ -92,6 +94,7 @@ class Worker:
     def _choose(self) -> Call:
         make = self._random.choice(
             [
+                self._batch,
                 self._add,
                 self._copy,
                 self._reduce,
@@ -110,8 +113,21 @@ class Worker:
     def _add(self) -> Call:
         dev = self._random.choice(self._stress.devices)
         x, y = self._pick(dev, 2)
-        run = lambda: self._stress.adds[dev].launch(*SHAPE, x.array, read_only(y.array), N)  # noqa: E731
+        lane = self._random.choice([None, self._lanes.get(dev)])
+        run = lambda: self._stress.adds[dev].launch(*SHAPE, x.array, read_only(y.array), N, lane=lane)  # noqa: E731
         return Call("launch", run, [y], [(x, x.value + y.value)])
+
+    def _batch(self) -> Call:
+        dev = self._random.choice(self._stress.devices)
+        x, y = self._pick(dev, 2)
+        lane = self._random.choice([None, self._lanes.get(dev)])
+
+        async def run() -> None:
+            async with dev.batch(lane=lane) as batch:
+                for _ in range(5):
+                    batch.launch(self._stress.adds[dev], *SHAPE, x.array, read_only(y.array), N)
+
+        return Call("batch", run, [y], [(x, x.value + 5 * y.value)])
 
     def _copy(self) -> Call:
         source, target = (self._random.choice(self._stress.devices) for _ in range(2))
