@@ -132,7 +132,7 @@ class World(metaclass=NoPublicConstructor):
                 await actor.changed.wait()
         finally:
             actor.close()
-            self._words = []
+            self._words, self._known = [], {}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
