@@ -8,6 +8,7 @@ output torn. So a byte that is wrong is found by the task that has written it, a
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,6 +60,8 @@ class Stress:
     devices: Devices
     worlds: list[World]
     adds: dict[Device, Any]
+    lanes: dict[Device, list[Any]]
+    """Those that launches and batches go to, None for the compute lane."""
     calls: Counter[str] = attrs.field(factory=Counter)
     lost: Counter[str] = attrs.field(factory=Counter)
     losses: int = 0
@@ -72,7 +75,6 @@ class Worker:
         self._stress = stress
         self._random = random.Random(seed)
         self._places: dict[Device, list[Place]] = {}
-        self._lanes: dict[Device, Any] = {}
 
     async def run(self, calls: int) -> None:
         """Make so many calls, or more until the stress is over; then look at everything."""
@@ -80,11 +82,9 @@ class Worker:
             self._places[dev] = [Place(None, None) for _ in range(ARRAYS)]
             for place in self._places[dev]:
                 await self._fill(dev, place)
-        own = self._random.choice(self._stress.devices)
-        async with own.lane() as self._lanes[own]:
-            while calls > 0 or not self._stress.over:
-                calls -= 1
-                await self._one(self._choose())
+        while calls > 0 or not self._stress.over:
+            calls -= 1
+            await self._one(self._choose())
         for places in self._places.values():
             for place in places:
                 await self._check(place, place.value)
@@ -113,14 +113,14 @@ class Worker:
     def _add(self) -> Call:
         dev = self._random.choice(self._stress.devices)
         x, y = self._pick(dev, 2)
-        lane = self._random.choice([None, self._lanes.get(dev)])
+        lane = self._random.choice(self._stress.lanes[dev])
         run = lambda: self._stress.adds[dev].launch(*SHAPE, x.array, read_only(y.array), N, lane=lane)  # noqa: E731
         return Call("launch", run, [y], [(x, x.value + y.value)])
 
     def _batch(self) -> Call:
         dev = self._random.choice(self._stress.devices)
         x, y = self._pick(dev, 2)
-        lane = self._random.choice([None, self._lanes.get(dev)])
+        lane = self._random.choice(self._stress.lanes[dev])
 
         async def run() -> None:
             async with dev.batch(lane=lane) as batch:
@@ -265,7 +265,8 @@ async def run_stress(
     chooser = random.Random(seed)
     adds = {dev: await dev.nvrtc.compile(ADD, "add") for dev in devices}
     wilds = {dev: (await compile_rogue(dev, "wild"))[0] for dev in devices}
-    stress = Stress(devices, worlds, adds, over=not losses)
+    lanes: dict[Device, list[Any]] = {dev: [None] for dev in devices}
+    stress = Stress(devices, worlds, adds, lanes, over=not losses)
 
     async def lose() -> None:
         for _ in range(losses):
@@ -284,7 +285,9 @@ async def run_stress(
             await dev.wait_generation(after=generation)
         stress.over = True
 
-    async with trio.open_nursery() as nursery:
+    async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        for dev in devices:
+            lanes[dev] += [await stack.enter_async_context(dev.lane()) for _ in range(2)]
         for number in range(tasks):
             nursery.start_soon(Worker(stress, seed * 1000 + number).run, calls)
         if losses:
