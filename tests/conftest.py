@@ -27,11 +27,13 @@ if TYPE_CHECKING:
     from atomr_trio.testing import WorkerPool
 
 # The same examples in every run, so that a change is blamed for what it broke and for nothing else. To look further:
-# HYPOTHESIS_PROFILE=default draws other examples each time, and =thorough twenty times as many of them.
+# `make sweep` draws more, HYPOTHESIS_PROFILE=default others each time, and =thorough twenty times as many as those two.
 # How long an example takes, and how fast they are drawn, depends on what else the machine does.
 UNHURRIED = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.register_profile("default", UNHURRIED)
-hypothesis.settings.register_profile("deterministic", UNHURRIED, derandomize=True)
+hypothesis.settings.register_profile(
+    "deterministic", UNHURRIED, derandomize=True, max_examples=100 if support.SWEEP else 40
+)
 hypothesis.settings.register_profile("thorough", UNHURRIED, max_examples=2000)
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 

@@ -292,7 +292,14 @@ async def test_an_index_of_plain_parts_is_taken_or_refused_as_numpy_does(dev, sh
             assert outcome_of(lambda: array[index[0]]) == outcome_of(lambda: host[index[0]])
 
 
-@check_on_device(0.5, shapes(), st.lists(anything_plain, max_size=3), no_index, st.integers(0, 3))
+def is_no_wrong_slice(part: object) -> bool:
+    """False for a slice that raises what it does with numpy, which may come before what is said of another part."""
+    return type(part) is not slice or isinstance(outcome_of(lambda: np.empty(0)[part]), tuple)
+
+
+@check_on_device(
+    0.5, shapes(), st.lists(anything_plain.filter(is_no_wrong_slice), max_size=3), no_index, st.integers(0, 3)
+)
 async def test_an_index_with_any_other_part_is_refused_with_our_error(dev, shape, plain, other, place):
     with dev.empty(shape, np.int8) as array:
         with pytest.raises(InvalidArgument, match="an index is made of"):

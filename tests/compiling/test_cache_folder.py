@@ -12,12 +12,13 @@ import types
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import support
 from atomr_trio._compiling import cache_folder
 from atomr_trio._compiling.cache_folder import CacheFolder, Unusable
 from support import set_constant
+from support.strategies import examples
 
 NAME = "0123456789abcdef" * 4 + ".kernel"
 OTHER = "f" * 64 + ".kernel"
@@ -181,7 +182,7 @@ def test_a_flipped_bit_anywhere_is_a_miss(folder, path):
 
 
 @given(data=st.data())
-@settings(max_examples=200)
+@examples(2)
 def test_no_damage_gives_other_bytes(tmp_path_factory, data):
     folder = CacheFolder(tmp_path_factory.mktemp("damage") / "cache", 1 << 20)
     content = data.draw(st.binary(max_size=200))

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import platformdirs
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import support
 from atomr_trio import InvalidArgument, NvrtcCache, NvrtcCacheKey, NvrtcOptions
@@ -24,6 +24,7 @@ from atomr_trio._compiling.compiler import CompiledProgram, compile_program
 from atomr_trio._values.parameters import ParameterKind
 from atomr_trio._values.signatures import KernelSignature, parse_signatures
 from support import set_constant
+from support.strategies import examples
 
 PTX = """
 .visible .entry _Z5scaleIfEvPT_S0_(
@@ -155,7 +156,7 @@ values = st.recursive(
 
 
 @given(values, values)
-@settings(max_examples=300)
+@examples(3)
 def test_no_two_values_share_their_bytes(first, second):
     same = _nvrtc_cache._as_bytes([first]) == _nvrtc_cache._as_bytes([second])
     assert same == (repr(first) == repr(second))

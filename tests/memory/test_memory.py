@@ -7,7 +7,7 @@ import sys
 
 import hypothesis.strategies as st
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, precondition, rule
 
 from atomr_trio import CommandFailed, OutOfDeviceMemory
@@ -34,6 +34,7 @@ from atomr_trio._wire.channel import SharedMemory
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT, LANES, Role, counter_word
 from atomr_trio._wire.records.memory import COPY
 from atomr_trio._wire.status import classify
+from support.strategies import examples
 
 BASE = 16 << 40
 EXTENT = 1 << 40
@@ -1186,7 +1187,7 @@ class ArenaMachine(RuleBasedStateMachine):
 
 
 TestArenaAgainstAModel = ArenaMachine.TestCase
-TestArenaAgainstAModel.settings = settings(max_examples=120, stateful_step_count=60)
+TestArenaAgainstAModel.settings = examples(1.2, stateful_step_count=60)
 
 
 SMALLEST, RATIO = MIB, 8
@@ -1199,7 +1200,7 @@ requests = st.lists(
 
 
 @given(requests)
-@settings(max_examples=60)
+@examples(0.6)
 def test_what_is_reserved_is_bounded_by_what_was_in_use_at_most(wanted):
     arena = make_arena()
     blocks: list[Block] = []
@@ -1294,7 +1295,7 @@ def test_what_waits_in_a_bin_is_not_allocated_from_once_it_may_be_in_quarantine(
 
 
 @given(st.lists(st.integers(1, 3 * MIB), min_size=1, max_size=40), st.randoms(use_true_random=False))
-@settings(max_examples=50)
+@examples(0.5)
 def test_what_is_freed_in_any_order_is_whole_again(wanted, random):
     arena = make_arena()
     blocks = [arena.allocate(size) for size in wanted]

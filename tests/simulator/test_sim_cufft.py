@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import atomr_sim
 from atomr_cuda import cufft, driver
@@ -25,6 +25,7 @@ from atomr_sim.libraries.cufft.functions import counterpart
 from support import sim_process as helper
 from support.cufft import wrong_statuses
 from support.sim_process import run_in_process
+from support.strategies import examples
 
 pytestmark = pytest.mark.sim_only
 
@@ -307,7 +308,7 @@ def described(draw: st.DrawFn, kind: Kind) -> tuple[tuple[int, ...], int, tuple[
     return tuple(lengths), batch, tuple(layouts)
 
 
-@settings(max_examples=25)
+@examples(0.25)
 @given(st.data())
 @pytest.mark.parametrize("name", KINDS)
 def test_every_layout(name, data):

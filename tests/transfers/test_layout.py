@@ -8,7 +8,7 @@ import math
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from atomr_trio._arrays import layout as _layout
 from atomr_trio._arrays.layout import (
@@ -27,7 +27,7 @@ from atomr_trio._arrays.layout import (
     shadow,
     spans,
 )
-from support.strategies import slices
+from support.strategies import examples, slices
 
 DTYPES = (np.uint8, np.float16, np.int32, np.float64, np.complex128)
 
@@ -149,7 +149,7 @@ def test_another_array_can_follow_a_packing(drawn, data):
 
 
 @given(views(), st.integers(16, 64))
-@settings(max_examples=300)
+@examples(3)
 def test_boxes_and_pieces_bring_every_element_to_its_place(drawn, limit):
     base, index = drawn
     view = base[index]
@@ -212,7 +212,7 @@ def test_spans_are_the_elements_in_order(shape, data):
 
 
 @given(views(), st.data())
-@settings(max_examples=200)
+@examples(2)
 def test_any_two_views_of_one_shape_are_copied_element_by_element(drawn, data):
     base, index = drawn
     view = base[index]
@@ -303,7 +303,7 @@ PARTS = st.one_of(
 )
 
 
-@settings(max_examples=400)
+@examples(4)
 @given(drawn=views(), index=st.lists(PARTS, max_size=6).map(tuple))
 def test_an_index_means_what_it_means_to_numpy_or_is_left_to_it(drawn, index):
     base, way = drawn

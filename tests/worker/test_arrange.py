@@ -29,6 +29,7 @@ from atomr_trio._worker.base import arrange
 from atomr_trio._worker.base.arrange import HALVES, SOURCES, TARGETS, Arrange, ArrangeKernels
 from support import ON_GPU, SWEEP, set_constant, sim_process
 from support.sim_process import allocate, read, stream, write
+from support.strategies import examples
 
 SPARE = 32
 """Bytes before and behind what a copy reads and writes."""
@@ -280,7 +281,7 @@ def many(ordinary: int, sweeping: int) -> Any:
 
 
 def test_a_copy_is_what_numpy_makes(machine: Machine) -> None:
-    @many(250, 5000)
+    @many(100, 5000)
     @given(cases())
     def each(case: Case) -> None:
         check(machine, case)
@@ -616,7 +617,7 @@ def test_axes_are_merged_where_they_can_be(given: Any, extents: tuple[int, ...],
 
 
 def test_a_description_that_is_simple_stays_as_it_is() -> None:
-    @settings(max_examples=100)
+    @examples(1)
     @given(cases())
     def each(case: Case) -> None:
         simple = Arrange.of(case.fields)

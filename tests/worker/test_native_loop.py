@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, strategies as st
 
 import atomr_trio
 from atomr_cuda import driver
@@ -28,6 +28,7 @@ from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS
 from atomr_trio._worker.native_layout import Reason
 from support import open_test_device, sim_process as helper
 from support.loops import BLOCK, DO, DO_TYPE, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
+from support.strategies import examples
 
 pytestmark = pytest.mark.sim_only
 LARGEST = (1 << 32) - 1
@@ -101,7 +102,7 @@ with_threads = st.lists(st.one_of(bursts, st.one_of(at_once, in_turn).map(lambda
 places = st.integers(1, 60)
 
 
-@settings(max_examples=150)
+@examples(1.5)
 @given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS), st.booleans())
 def test_the_same_records_have_the_same_effects(records, refused, read_before, calls_again):
     """Wherever in the ring they lie, and whatever of them the driver refuses."""
@@ -111,7 +112,7 @@ def test_the_same_records_have_the_same_effects(records, refused, read_before, c
         assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
 
 
-@settings(max_examples=60)
+@examples(0.6)
 @given(with_threads, st.sampled_from([0, INLINE_LIMIT + 20]))
 def test_records_that_the_lanes_threads_run_have_the_same_effects_in_each_lane(records, lag):
     """How many share a ticket depends on the threads' turns, so the tickets are compared at the end."""
@@ -124,7 +125,7 @@ def test_records_that_the_lanes_threads_run_have_the_same_effects_in_each_lane(r
         assert both[0].state() == both[1].state()
 
 
-@settings(max_examples=60)
+@examples(0.6)
 @given(streams, st.integers(1, 80))
 def test_nothing_is_made_after_the_context_was_lost(records, place):
     """The loop of Python makes the rest of its group, which the driver refuses; the native one stops at once."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import trio
-from hypothesis import HealthCheck, example, given, settings, strategies as st
+from hypothesis import HealthCheck, example, given, strategies as st
 
 from atomr_trio import (
     CommandFailed,
@@ -44,6 +44,7 @@ from atomr_trio._values.signatures import signature_of_layout
 from atomr_trio.libraries.modules.engine import may_print
 from support.linking import fatbin_of
 from support.rogue import WILD, compile_rogue, gated, kill_worker, process_exists, until
+from support.strategies import examples
 
 pytestmark = pytest.mark.used_workers
 
@@ -742,7 +743,7 @@ async def test_a_damaged_image_costs_one_typed_error_and_no_worker(open_test_dev
 
         @given(damaged())
         @example(PTX.replace("counter = 5", "counter[99999999999999] = 5").encode())
-        @settings(suppress_health_check=list(HealthCheck), max_examples=60)
+        @examples(0.6, suppress_health_check=list(HealthCheck))
         def images(image: bytes) -> None:
             seen.append(image)
 
