@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -28,6 +29,23 @@ def sources(folder: Path) -> list[Path]:
     return found
 
 
+@functools.cache
+def tree_of(path: Path) -> ast.Module:
+    """The syntax of a file. No tree is garbage while it grows, and to look for some takes longer than to parse."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(encoding="utf-8"), str(path))
+    finally:
+        gc.enable()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forget_trees() -> Iterator[None]:
+    """All trees together take 150 MB."""
+    yield
+    tree_of.cache_clear()
+
+
 def package_of(path: Path) -> list[str]:
     root = BINDINGS if path.is_relative_to(BINDINGS) else ROOT
     return list(path.relative_to(root).parent.parts)
@@ -49,7 +67,7 @@ def _imports(path: Path) -> tuple[tuple[str, bool], ...]:
 
 
 def _imports_of(path: Path) -> Iterator[tuple[str, bool]]:
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+    tree = tree_of(path)
     unreal = {
         id(inner)
         for node in ast.walk(tree)
@@ -90,10 +108,9 @@ def calls(path: Path, *names: str) -> bool:
 
 @functools.cache
 def _mentioned(path: Path) -> frozenset[str]:
-    tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
-    mentioned = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    mentioned |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    return frozenset(mentioned)
+    nodes = list(ast.walk(tree_of(path)))
+    mentioned = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    return frozenset(mentioned | {node.id for node in nodes if isinstance(node, ast.Name)})
 
 
 def run_python(code: str) -> str:
@@ -227,7 +244,7 @@ def test_every_folder_of_the_package_has_its_place():
 def test_the_public_device_is_named_below_it_only_where_a_property_returns_it():
     """An array and a module tell their device. It is the one thing that a lower layer takes from the face."""
     for path in [path for folders in LAYERS[:-1] for folder in folders for path in sources(TRIO_SIDE / folder)]:
-        tree = ast.parse(path.read_text(encoding="utf-8"), str(path))
+        tree = tree_of(path)
         depth = len(path.relative_to(TRIO_SIDE).parts)
         names = [
             alias.name
@@ -264,7 +281,7 @@ def test_no_file_and_no_class_is_too_large():
         text = path.read_text(encoding="utf-8")
         lines = text.count("\n")
         large += [f"{path.relative_to(ROOT)} has {lines} lines"] if lines > MOST_LINES else []
-        for node in ast.walk(ast.parse(text)):
+        for node in ast.walk(tree_of(path)):
             if isinstance(node, ast.ClassDef):
                 methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
                 large += [f"{path.name}: {node.name} has {methods} methods"] if methods > MOST_METHODS else []
@@ -279,15 +296,19 @@ def folder_of(path: Path) -> str:
     return "/".join(parts[: 2 if parts[0] == "libraries" else 1])
 
 
+def is_name(node: ast.expr, *names: str) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
 def members(path: Path) -> Iterator[tuple[str, set[str], set[str]]]:
     """Each class of a file: its name, the names of its bases, and its private members."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(tree_of(path)):
         if not isinstance(node, ast.ClassDef):
             continue
         names = {each.name for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
         for inner in ast.walk(node):
             if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
-                names |= {inner.attr} if ast.unparse(inner.value) == "self" else set()
+                names |= {inner.attr} if is_name(inner.value, "self") else set()
             elif isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
                 names.add(inner.target.id)
             elif isinstance(inner, ast.Assign):
@@ -310,12 +331,8 @@ def test_no_private_member_is_used_from_another_folder():
             owners.setdefault(member, set()).add(folder_of(path))
     offences = []
     for path in sources(TRIO_SIDE):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-            if (
-                isinstance(node, ast.Attribute)
-                and node.attr in owners
-                and ast.unparse(node.value) not in ("self", "cls")
-            ):
+        for node in ast.walk(tree_of(path)):
+            if isinstance(node, ast.Attribute) and node.attr in owners and not is_name(node.value, "self", "cls"):
                 if node.attr not in of_users and folder_of(path) not in owners[node.attr]:
                     offences.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.attr}")
             elif isinstance(node, ast.ImportFrom) and node.level:
