@@ -209,22 +209,25 @@ def bench(request: pytest.FixtureRequest, headers: Options | None, curand: Optio
 
 
 ENDS = ("compute_75", "compute_100")
-"""The oldest and the newest architecture, which share the slow families in every run.
+"""The oldest and the newest architecture, of which each family is compiled for one in every run.
 
-To compile those takes longer than to run all the others. So each is compiled for one of the two, and for all
-architectures by `make sweep`.
+To compile a family takes longer than to run its cases. `make sweep` compiles each for every architecture.
 """
 BETWEEN = ("compute_80", "compute_90")
-"""Those between, which share the other families: each of these is compiled for both ends, and for one of the two."""
+"""Those between, of which each family is compiled for one, but for the slow ones.
+
+To compile those takes longer than to run all the others.
+"""
 SLOW = tuple(family for family in FAMILIES if family.slow)
 QUICK = tuple(family for family in FAMILIES if not family.slow)
 
 
 def _is_rare(family: Family, arch: str) -> bool:
     """Whether the cases of a family are left to `make sweep` for this architecture."""
-    families, sharing = (SLOW, ENDS) if family.slow else (QUICK, BETWEEN)
-    shares = arch in sharing and families.index(family) % len(sharing) == sharing.index(arch)
-    return not shares and (family.slow or arch in BETWEEN)
+    number = (SLOW if family.slow else QUICK).index(family)
+    if arch in ENDS:
+        return number % 2 != ENDS.index(arch)
+    return family.slow or number // 2 % 2 != BETWEEN.index(arch)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
