@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 
 import pytest
 
@@ -50,6 +51,22 @@ def lines_of(body: str, backend: str, **variables: str) -> list[str]:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
+
+
+def lines_of_each(bodies: Sequence[str], backend: str, **variables: str) -> list[list[str]]:
+    """Run each body in a process of its own, a fork of one that has imported what they need; what each has printed."""
+    program = f"""
+    for body in {list(map(textwrap.dedent, bodies))!r}:
+        pid = os.fork()
+        if pid == 0:
+            exec(body)
+            sys.stdout.flush()
+            os._exit(0)
+        assert os.waitpid(pid, 0)[1] == 0, body
+        print("and the next:", flush=True)
+    """
+    printed = "\n".join(lines_of(program, backend, **variables)).split("and the next:")
+    return [part.split("\n")[1 if at else 0 : -1] for at, part in enumerate(printed[:-1])]
 
 
 AHEAD = "started, opening imported: False"
@@ -125,22 +142,27 @@ def test_the_workers_of_a_group_are_started_before_the_modules_that_open_them_ar
     assert lines_of(body, "sim", ATOMR_TRIO_SIM_DEVICES="2") == [AHEAD, AHEAD, "True", "no child left"]
 
 
+WRONG_GROUPS = ("[0, 1], strategy='none'", "[0, 0]", "[0, 99]", "[0, True]", "['GPU-x', 0]", "5")
+"""What is wrong with the first is known after the workers were started."""
+
+
 @pytest.mark.sim_only
-@pytest.mark.parametrize("devices", ["[0, 1], strategy='none'", "[0, 0]", "[0, 99]", "[0, True]", "['GPU-x', 0]", "5"])
-def test_workers_that_were_started_for_a_wrong_group_are_ended(devices):
-    body = f"""
+def test_workers_that_were_started_for_a_wrong_group_are_ended():
+    body = """
     async def main():
         try:
-            async with atomr_trio.open_devices({devices}):
+            async with atomr_trio.open_devices({}):
                 print("opened")
         except atomr_trio.InvalidArgument:
             print("refused")
         print(children())
     trio.run(main)
     """
-    lines = lines_of(body, "sim", ATOMR_TRIO_SIM_DEVICES="2")
-    assert lines[-2:] == ["refused", "no child left"]
-    assert lines[:-2] == ([AHEAD, AHEAD] if "strategy" in devices else [])
+    told = lines_of_each([body.format(each) for each in WRONG_GROUPS], "sim", ATOMR_TRIO_SIM_DEVICES="2")
+    refused = ["refused", "no child left"]
+    assert dict(zip(WRONG_GROUPS, told, strict=True)) == {
+        each: [AHEAD, AHEAD, *refused] if "strategy" in each else refused for each in WRONG_GROUPS
+    }
 
 
 @pytest.mark.sim_only
@@ -154,8 +176,9 @@ def test_a_device_whose_worker_is_made_in_another_way_starts_none_ahead(options)
                 print(len(started))
     trio.run(main)
     """
-    assert lines_of(body, "sim")[-1] == "1"
-    assert AHEAD not in lines_of(body, "sim")
+    lines = lines_of(body, "sim")
+    assert lines[-1] == "1"
+    assert AHEAD not in lines
 
 
 @pytest.mark.sim_only
@@ -169,15 +192,18 @@ def test_a_program_whose_environment_names_checks_starts_none_ahead():
     assert lines_of(body, "sim", ATOMR_TRIO_CHECK="bounds") == [LATER, "1"]
 
 
-@pytest.mark.parametrize("arguments", ["'0'", "-1", "14", "True", "0, backend='cpu'"])
-def test_no_worker_is_started_for_an_argument_that_is_wrong(backend, arguments):
-    body = f"""
+WRONG_ARGUMENTS = ("'0'", "-1", "14", "True", "0, backend='cpu'")
+
+
+def test_no_worker_is_started_for_an_argument_that_is_wrong(backend):
+    body = """
     async def main():
         try:
-            async with atomr_trio.open_device({arguments}):
+            async with atomr_trio.open_device({}):
                 print("opened")
         except atomr_trio.InvalidArgument:
             print(len(started))
     trio.run(main)
     """
-    assert lines_of(body, backend) == ["0"]
+    told = lines_of_each([body.format(each) for each in WRONG_ARGUMENTS], backend)
+    assert dict(zip(WRONG_ARGUMENTS, told, strict=True)) == {each: ["0"] for each in WRONG_ARGUMENTS}
