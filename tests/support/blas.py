@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import random as _random
 import secrets
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
 import attrs
 import numpy as np
@@ -18,6 +19,7 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import Device, DeviceArray, InvalidArgument
+from support import SWEEP
 
 DTYPES = ("float32", "float64", "complex64", "complex128")
 REALS = {"float32": "float32", "float64": "float64", "complex64": "float32", "complex128": "float64"}
@@ -26,8 +28,23 @@ LENGTHS = (0, 1, 33)
 ARCH_MISMATCH = 8
 """A status of cuBLAS that says nothing bad of the context."""
 
+T = TypeVar("T")
 View = Callable[[Any], Any]
 """Takes a part of an array, of numpy's or on the device."""
+
+
+def shared(cases: Iterable[T], dtype: str) -> list[T]:
+    """The cases that a test tries with a dtype: all in `make sweep`, else a half.
+
+    Each case is tried with a real dtype and a complex one, one of single precision and one of double precision. The
+    halves are drawn, the same in each run, so that every part of a case comes in each.
+    """
+    every = list(cases)
+    if SWEEP:
+        return every
+    drawn = _random.Random(0).sample(range(len(every)), len(every))
+    half = dtype in ("float64", "complex64")
+    return [every[at] for at in sorted(drawn[half::2])]
 
 
 @attrs.frozen

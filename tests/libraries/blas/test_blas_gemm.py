@@ -26,6 +26,7 @@ from support.blas import (
     place,
     place_poisoned,
     random,
+    shared,
     submitted,
 )
 
@@ -89,7 +90,7 @@ def shape_before(operation: str, rows: int, columns: int) -> tuple[int, int]:
 async def test_a_product_of_matrices_that_lie_in_any_way(dev: Device, rng: np.random.Generator, dtype: str) -> None:
     call, (m, k, n) = Caller(dev), (5, 7, 3)
     beta = 0.5 - 2j if dtype.startswith("c") else 0.5
-    for left, out in itertools.product(ANY, MATRICES):
+    for left, out in shared(itertools.product(ANY, MATRICES), dtype):
         a, b, c = random(rng, (m, k), dtype), random(rng, (k, n), dtype), random(rng, (m, n), dtype)
         first, second, result = (
             await place(dev, left, a),
@@ -108,7 +109,7 @@ async def test_operations_on_the_operands(dev: Device, rng: np.random.Generator,
     lefts = [(op, await place(dev, way, random(rng, shape_before(op, m, k), dtype))) for op, way in ways]
     rights = [(op, await place(dev, way, random(rng, shape_before(op, k, n), dtype))) for op, way in ways]
     outs = [await place_poisoned(dev, way, (m, n), dtype) for way in (ROWS_OF_MORE, BY_COLUMNS)]
-    for (op_a, a), (op_b, b), c in itertools.product(lefts, rights, outs):
+    for (op_a, a), (op_b, b), c in shared(itertools.product(lefts, rights, outs), dtype):
         await dev.blas.gemm(a.array, b.array, op_a=op_a, op_b=op_b, out=c.array)
         check_product(await c.read(), after(op_a, a.view(a.before)), after(op_b, b.view(b.before)))
 
@@ -116,7 +117,7 @@ async def test_operations_on_the_operands(dev: Device, rng: np.random.Generator,
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_sizes_of_nothing_and_of_one(dev: Device, rng: np.random.Generator, dtype: str) -> None:
     call = Caller(dev)
-    for m, k, n in itertools.product((0, 1, 3), (0, 1, 5), (0, 1, 4)):
+    for m, k, n in shared(itertools.product((0, 1, 3), (0, 1, 5), (0, 1, 4)), dtype):
         a, b, c = random(rng, (m, k), dtype), random(rng, (k, n), dtype), random(rng, (m, n), dtype)
         left, right = await dev.to_device(a), await dev.to_device(b)
         result = await (await call("gemm", left, right)).to_host()

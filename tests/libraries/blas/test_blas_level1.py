@@ -22,6 +22,7 @@ from support.blas import (
     place,
     place_poisoned,
     random,
+    shared,
     submitted,
 )
 
@@ -36,13 +37,13 @@ def rng() -> np.random.Generator:
 
 def pairs(rng: np.random.Generator, dtype: str):
     """Numbers for two vectors of each length, each layout beside itself and beside another."""
-    for turn, (index, first), length in itertools.product((0, 2), enumerate(VECTORS), LENGTHS):
+    for turn, (index, first), length in shared(itertools.product((0, 2), enumerate(VECTORS), LENGTHS), dtype):
         second = VECTORS[(index + turn) % len(VECTORS)]
         yield first, random(rng, length, dtype), second, random(rng, length, dtype)
 
 
 def singles(rng: np.random.Generator, dtype: str):
-    for layout, length in itertools.product(VECTORS, LENGTHS):
+    for layout, length in shared(itertools.product(VECTORS, LENGTHS), dtype):
         yield layout, random(rng, length, dtype)
 
 
@@ -132,7 +133,7 @@ async def test_norms_sum_what_is_not_negative(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_extremes_are_counted_from_zero_and_on_the_device_from_one(dev, rng, dtype):
     call = Caller(dev)
-    for layout, length in itertools.product(VECTORS, LENGTHS[1:]):
+    for layout, length in shared(itertools.product(VECTORS, LENGTHS[1:]), dtype):
         sizes = rng.permutation(length) + 1.0
         a = (sizes * rng.choice([-1, 1], length)).astype(dtype)
         x = (await place(dev, layout, a)).array

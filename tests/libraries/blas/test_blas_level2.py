@@ -28,6 +28,7 @@ from support.blas import (
     place,
     place_poisoned,
     random,
+    shared,
     submitted,
 )
 
@@ -84,7 +85,7 @@ class Products:
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_gemv_multiplies_a_matrix_of_any_layout(dev, rng, dtype):
     products = Products(dev, rng, dtype)
-    for layout, op_a in itertools.product((*MATRICES, *SCATTERED), OPERATIONS):
+    for layout, op_a in shared(itertools.product((*MATRICES, *SCATTERED), OPERATIONS), dtype):
         for shape in SHAPES:
             a = random(rng, shape, dtype)
             operand = await place(dev, layout, a)
@@ -115,7 +116,7 @@ def garbage_diagonal(a: npt.NDArray[Any], hermitian: bool) -> npt.NDArray[Any]:
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_symmetric_and_hermitian_products_read_one_triangle(dev, rng, dtype):
     products, kinds = Products(dev, rng, dtype), itertools.product(("symv", "hemv"), (*MATRICES, *SCATTERED))
-    for (verb, layout), lower, order in itertools.product(kinds, (True, False), ORDERS):
+    for (verb, layout), lower, order in shared(itertools.product(kinds, (True, False), ORDERS), dtype):
         hermitian = verb == "hemv"
         a = symmetric(rng, order, dtype, hermitian)
         operand = await place(dev, layout, one_triangle(garbage_diagonal(a, hermitian), lower))
@@ -153,7 +154,7 @@ def to_band(a: npt.NDArray[Any], below: int, above: int) -> tuple[npt.NDArray[An
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_gbmv_multiplies_a_band(dev, rng, dtype):
     products = Products(dev, rng, dtype)
-    for layout, op_a in itertools.product((*MATRICES, *SCATTERED), OPERATIONS):
+    for layout, op_a in shared(itertools.product((*MATRICES, *SCATTERED), OPERATIONS), dtype):
         for shape in ((7, 7), (5, 9), (9, 5), (1, 1), (0, 3), (3, 0)):
             kl, ku = map(int, rng.integers(0, 4, 2))
             a, ab = to_band(random(rng, shape, dtype), kl, ku)
@@ -166,7 +167,7 @@ async def test_gbmv_multiplies_a_band(dev, rng, dtype):
 async def test_symmetric_and_hermitian_bands_are_stored_by_one_triangle(dev, rng, dtype):
     products, verbs = Products(dev, rng, dtype), ("sbmv", "hbmv") if dtype in REAL_DTYPES else ("hbmv",)
     kinds = itertools.product(verbs, (*MATRICES, *SCATTERED), (True, False))
-    for (verb, layout, lower), order, k in itertools.product(kinds, (0, 1, 9), (0, 2)):
+    for (verb, layout, lower), order, k in shared(itertools.product(kinds, (0, 1, 9), (0, 2)), dtype):
         a = symmetric(rng, order, dtype, hermitian=True)
         full = to_band(a, k, k)[0]
         ab = to_band(garbage_diagonal(a, True), *((k, 0) if lower else (0, k)))[1]
@@ -179,7 +180,7 @@ async def test_symmetric_and_hermitian_bands_are_stored_by_one_triangle(dev, rng
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_ger_adds_an_outer_product(dev, rng, dtype):
     call, alphas, layouts = Caller(dev), factors(dtype), vector_layouts()
-    for layout, conjugate, shape in itertools.product(MATRICES, (False, True), SHAPES):
+    for layout, conjugate, shape in shared(itertools.product(MATRICES, (False, True), SHAPES), dtype):
         a, (x, y) = random(rng, shape, dtype), (random(rng, length, dtype) for length in shape)
         first, second = [await place(dev, next(layouts), each) for each in (x, y)]
         target, (alpha, _) = await place(dev, layout, a), next(alphas)
@@ -202,7 +203,7 @@ UPDATES = {
 async def test_an_update_writes_one_triangle(dev, rng, dtype):
     call, layouts, kinds = Caller(dev), vector_layouts(), itertools.product(UPDATES, MATRICES)
     any_alphas, real_alphas = factors(dtype), factors("float64")
-    for (verb, layout), lower, order in itertools.product(kinds, (True, False), ORDERS):
+    for (verb, layout), lower, order in shared(itertools.product(kinds, (True, False), ORDERS), dtype):
         count, hermitian = 2 if verb.endswith("2") else 1, verb.startswith("her") and dtype.startswith("c")
         alphas = real_alphas if verb == "her" else any_alphas
         a = symmetric(rng, order, dtype, hermitian)
@@ -231,7 +232,7 @@ async def test_an_update_writes_one_triangle(dev, rng, dtype):
 async def test_a_triangular_matrix_multiplies_and_solves(dev, rng, dtype, verb):
     call, layouts, turns = Caller(dev), vector_layouts(), itertools.cycle(("new", "in place", "out"))
     kinds = itertools.product((*MATRICES, *SCATTERED), (True, False), OPERATIONS, (False, True))
-    for (layout, lower, op_a, unit), order in itertools.product(kinds, ORDERS):
+    for (layout, lower, op_a, unit), order in shared(itertools.product(kinds, ORDERS), dtype):
         # Small beside the diagonal, so that solving magnifies no error.
         a = random(rng, (order, order), dtype) / dtype_of(dtype)(max(order, 1))
         a += np.diag(np.full(order, 0 if unit else 2)).astype(dtype)

@@ -30,6 +30,7 @@ from support.blas import (
     place,
     place_poisoned,
     random,
+    shared,
     submitted,
 )
 
@@ -111,7 +112,7 @@ async def test_products_with_a_symmetric_or_hermitian_matrix(
     call, (alpha, beta) = Caller(dev), factors(dtype)
     shapes = itertools.cycle(((5, 3), (1, 4), (3, 1), (4, 5), (0, 2)))
     for lower in (True, False):
-        for special, other, result in layouts(rng, ANY, ANY, MATRICES):
+        for special, other, result in shared(layouts(rng, ANY, ANY, MATRICES), dtype):
             m, n = next(shapes)
             order = m if left else n
             a, b = random(rng, (order, order), dtype), random(rng, (m, n), dtype)
@@ -153,7 +154,7 @@ async def test_updates_of_one_triangle(dev: Device, rng: np.random.Generator, ve
     operations = "NC" if hermitian else "NT" if dtype in COMPLEX else "NTC"
     shapes = itertools.cycle(((4, 3), (1, 2), (3, 1), (5, 4), (3, 0), (3, 6), (0, 2)))
     for lower, op in itertools.product((True, False), operations):
-        for first, second, result in layouts(rng, ANY[1:], ANY, MATRICES[1:3]):
+        for first, second, result in shared(layouts(rng, ANY[1:], ANY, MATRICES[1:3]), dtype):
             n, k = next(shapes)
             shape = (n, k) if op == "N" else (k, n)
             a, b = random(rng, shape, dtype), random(rng, shape, dtype)
@@ -231,7 +232,7 @@ HOLD = {"trmm": hold_product, "trsm": hold_solution}
 async def test_triangular_matrices(dev: Device, rng: np.random.Generator, verb: str, dtype: str) -> None:
     call, alpha = Caller(dev), factors(dtype)[0]
     shapes = itertools.cycle(((4, 3), (1, 5), (6, 1), (3, 4), (2, 0)))
-    for left, lower, op, unit in itertools.product((True, False), (True, False), "NTC", (False, True)):
+    for left, lower, op, unit in shared(itertools.product((True, False), (True, False), "NTC", (False, True)), dtype):
         m, n = next(shapes)
         for special, other, result in layouts(rng, ANY[:2], ANY, MATRICES[1:3]):
             meant, given = triangular_case(rng, m if left else n, dtype, lower, unit)
@@ -318,7 +319,7 @@ async def test_a_zero_on_the_diagonal_is_no_error(dev: Device) -> None:
 async def test_sums(dev: Device, rng: np.random.Generator, dtype: str) -> None:
     call, (alpha, beta) = Caller(dev), factors(dtype)
     shapes = itertools.cycle(((3, 4), (1, 3), (5, 1), (0, 3)))
-    for op_a, op_b in itertools.product("NTC", "NTC"):
+    for op_a, op_b in shared(itertools.product("NTC", "NTC"), dtype):
         for first, second, result in layouts(rng, ANY[:2], ANY, MATRICES[1:3]):
             m, n = next(shapes)
             a = random(rng, (m, n) if op_a == "N" else (n, m), dtype)
@@ -349,7 +350,7 @@ async def test_products_with_a_diagonal_matrix(dev: Device, rng: np.random.Gener
     call = Caller(dev)
     shapes, steps = itertools.cycle(((3, 4), (1, 3), (5, 1), (0, 3), (2, 7))), itertools.cycle((1, 3, -1, -2))
     for left in (True, False):
-        for first, result in layouts(rng, ANY, MATRICES):
+        for first, result in shared(layouts(rng, ANY, MATRICES), dtype):
             (m, n), step, in_place = next(shapes), next(steps), rng.integers(2)
             a, x = random(rng, (m, n), dtype), random(rng, (abs(step) * (m if left else n),), dtype)
             source = await place(dev, result if in_place else first, a)

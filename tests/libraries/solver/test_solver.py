@@ -26,7 +26,7 @@ from atomr_trio._calls.verbs import Answer
 from atomr_trio._wire.records.calls import SIZE
 from atomr_trio.libraries.solver.records import FUNCTIONS, SOLVER
 from atomr_trio.libraries.solver.types import arguments_of, error_of
-from support.blas import DTYPES, MATRICES, REALS, SCATTERED, exact, fresh_random, place, random, submitted
+from support.blas import DTYPES, MATRICES, REALS, SCATTERED, exact, fresh_random, place, random, shared, submitted
 from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, until
 from support.solver import (
     SHAPES,
@@ -74,7 +74,7 @@ def permuted(pivots: np.ndarray, rows: int) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_getrf_gives_lower_and_upper_factors_of_the_permuted_matrix(dev, rng, dtype):
     call = Solving(dev)
-    for layout, (rows, columns) in paired(LAYOUTS, SHAPES):
+    for layout, (rows, columns) in shared(paired(LAYOUTS, SHAPES), dtype):
         a = random(rng, (rows, columns), dtype)
         x = await place(dev, layout, a)
         factors, pivots = await call("getrf", x.array)
@@ -91,7 +91,9 @@ async def test_getrf_gives_lower_and_upper_factors_of_the_permuted_matrix(dev, r
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_getrs_solves_by_the_factors_for_vectors_matrices_and_every_operation(dev, rng, dtype):
     call = Solving(dev)
-    for (layout, order), (op, operate) in itertools.product(paired(LAYOUTS, (1, 9, 4)), OPERATIONS.items()):
+    for (layout, order), (op, operate) in shared(
+        itertools.product(paired(LAYOUTS, (1, 9, 4)), OPERATIONS.items()), dtype
+    ):
         a = random(rng, (order, order), dtype) + np.eye(order, dtype=dtype) * 3
         factors = await call.on_device("getrf", await dev.to_device(a))
         b = random(rng, (order, 3), dtype)
@@ -145,7 +147,7 @@ async def test_which_matrix_of_a_stack_fails_is_told(dev):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_a_stack_is_factored_and_its_systems_solved_in_every_layout(dev, rng, dtype):
     call = Solving(dev)
-    for layout, order in itertools.product(STACKS, (1, 2, 7)):
+    for layout, order in shared(itertools.product(STACKS, (1, 2, 7)), dtype):
         a = np.asarray(random(rng, (5, order, order), dtype) + 3 * np.eye(order), dtype)[:, ::-1]
         b = random(rng, (5, order, 2), dtype)
         x, y = await place(dev, layout, a), await place(dev, layout, b)
@@ -246,7 +248,7 @@ async def test_a_singular_matrix_among_more_than_one_call_answers_for_is_named(d
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_potrf_reads_and_writes_one_triangle(dev, rng, dtype):
     call = Solving(dev)
-    for (layout, order), lower in itertools.product(paired(LAYOUTS, SIZES), (True, False)):
+    for (layout, order), lower in shared(itertools.product(paired(LAYOUTS, SIZES), (True, False)), dtype):
         a = positive(rng, (order, order), dtype)
         x = await place(dev, layout, half(a, lower))
         factor = await call("potrf", x.array, lower=lower)
@@ -260,7 +262,7 @@ async def test_potrf_reads_and_writes_one_triangle(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_potrs_and_potri_go_on_from_the_factor(dev, rng, dtype):
     call = Solving(dev)
-    for stack, order, lower in itertools.product(((), (3,), (2, 2)), (1, 6), (True, False)):
+    for stack, order, lower in shared(itertools.product(((), (3,), (2, 2)), (1, 6), (True, False)), dtype):
         a = positive(rng, (*stack, order, order), dtype)
         factor = await call.on_device("potrf", await dev.to_device(a), lower=lower)
         for count in (1, 4):
@@ -290,7 +292,7 @@ async def test_the_first_minor_that_is_not_positive_is_named(dev):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_geqrf_orgqr_and_ormqr_agree(dev, rng, dtype):
     call = Solving(dev)
-    for layout, (rows, columns) in paired(LAYOUTS, TALL):
+    for layout, (rows, columns) in shared(paired(LAYOUTS, TALL), dtype):
         a = random(rng, (rows, columns), dtype)
         reflectors, scales = await call.on_device("geqrf", (await place(dev, layout, a)).array)
         q = await call("orgqr", reflectors, scales)
@@ -313,7 +315,7 @@ async def test_q_without_reflectors_is_the_identity(dev):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_gels_is_the_least_squares_solution_and_keeps_what_it_is_given(dev, rng, dtype):
     call = Solving(dev)
-    for layout, (rows, columns) in paired(LAYOUTS, TALL):
+    for layout, (rows, columns) in shared(paired(LAYOUTS, TALL), dtype):
         a = random(rng, (rows, columns), dtype) + 3 * np.eye(rows, columns, dtype=dtype)
         x, b = await place(dev, layout, a), random(rng, (rows, 2), dtype)
         sides = await dev.to_device(b)
@@ -331,7 +333,7 @@ async def test_gels_is_the_least_squares_solution_and_keeps_what_it_is_given(dev
 @pytest.mark.parametrize("verb", ["syevd", "syevj"])
 async def test_eigenpairs_of_one_triangle(dev, rng, dtype, verb):
     call = Solving(dev)
-    for (layout, order), lower in itertools.product(paired(LAYOUTS, SIZES), (True, False)):
+    for (layout, order), lower in shared(itertools.product(paired(LAYOUTS, SIZES), (True, False)), dtype):
         a = hermitian(rng, (order, order), dtype)
         x = await place(dev, layout, half(a, lower))
         values, vectors = await call(verb, x.array, lower=lower)
@@ -359,7 +361,7 @@ async def test_syevdx_computes_some_of_the_eigenvalues(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_sygvd_solves_each_kind_of_generalized_problem(dev, rng, dtype):
     call = Solving(dev)
-    for kind, lower, stack in itertools.product((1, 2, 3), (True, False), ((), (2,))):
+    for kind, lower, stack in shared(itertools.product((1, 2, 3), (True, False), ((), (2,))), dtype):
         a, b = hermitian(rng, (*stack, 6, 6), dtype), positive(rng, (*stack, 6, 6), dtype)
         pair = await dev.to_device(half(a, lower)), await dev.to_device(half(b, lower))
         values, vectors = await call("sygvd", *pair, kind=kind, lower=lower)
@@ -381,7 +383,7 @@ async def test_sygvd_solves_each_kind_of_generalized_problem(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_gesvd_decomposes_tall_matrices(dev, rng, dtype):
     call = Solving(dev)
-    for (layout, (rows, columns)), full in itertools.product(paired(LAYOUTS, TALL), (True, False)):
+    for (layout, (rows, columns)), full in shared(itertools.product(paired(LAYOUTS, TALL), (True, False)), dtype):
         a = random(rng, (rows, columns), dtype)
         x = await place(dev, layout, a)
         u, s, vh = await call("gesvd", x.array, full_matrices=full)
@@ -394,7 +396,7 @@ async def test_gesvd_decomposes_tall_matrices(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_gesvdj_decomposes_matrices_and_stacks(dev, rng, dtype):
     call = Solving(dev)
-    for stack, shape, full in itertools.product(((), (1,), (2, 3)), SHAPES, (True, False)):
+    for stack, shape, full in shared(itertools.product(((), (1,), (2, 3)), SHAPES, (True, False)), dtype):
         a = random(rng, (*stack, *shape), dtype)
         x = await dev.to_device(a)
         u, s, v = await call("gesvdj", x, full_matrices=full)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atomr_trio import ContextLost, NotPositiveDefiniteError, SingularMatrixError
-from support.blas import DTYPES, MATRICES, REALS, SCATTERED, exact, fresh_random, place, random
+from support.blas import DTYPES, MATRICES, REALS, SCATTERED, exact, fresh_random, place, random, shared
 from support.solver import (
     SHAPES,
     SIZES,
@@ -45,7 +45,7 @@ def well_conditioned(rng: np.random.Generator, shape: tuple[int, ...], dtype: st
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_solve_takes_every_layout(dev, rng, dtype):
     call = Solving(dev)
-    for (number, layout), order in itertools.product(enumerate(LAYOUTS), SIZES):
+    for (number, layout), order in shared(itertools.product(enumerate(LAYOUTS), SIZES), dtype):
         a, b = random(rng, (order, order), dtype), random(rng, (order, 3), dtype)
         x = await place(dev, layout, a)
         y = await place(dev, LAYOUTS[number - 2], b)
@@ -90,7 +90,7 @@ async def test_what_is_too_scattered_for_one_copy_is_copied_in_parts(dev, rng):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_inv_keeps_the_layout_and_what_it_is_given(dev, rng, dtype):
     call = Solving(dev)
-    for layout, order in paired(LAYOUTS, SIZES):
+    for layout, order in shared(paired(LAYOUTS, SIZES), dtype):
         a = well_conditioned(rng, (order, order), dtype)
         x = await place(dev, layout, a)
         inverse = await call("inv", x.array)
@@ -105,7 +105,7 @@ async def test_inv_keeps_the_layout_and_what_it_is_given(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_lstsq_is_least_squares_for_tall_and_least_norm_for_wide_matrices(dev, rng, dtype):
     call = Solving(dev)
-    for layout, (rows, columns) in paired(LAYOUTS, SHAPES):
+    for layout, (rows, columns) in shared(paired(LAYOUTS, SHAPES), dtype):
         a = random(rng, (rows, columns), dtype) + 3 * np.eye(rows, columns, dtype=dtype)
         x = await place(dev, layout, a)
         for shape in ((rows,), (rows, 3)):
@@ -154,7 +154,7 @@ async def test_singular_and_indefinite_matrices_are_typed_errors(dev):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_cholesky_reads_one_triangle_and_clears_the_other(dev, rng, dtype):
     call = Solving(dev)
-    for (layout, order), upper in itertools.product(paired(LAYOUTS, (*SIZES, 21)), (False, True)):
+    for (layout, order), upper in shared(itertools.product(paired(LAYOUTS, (*SIZES, 21)), (False, True)), dtype):
         a = positive(rng, (order, order), dtype)
         x = await place(dev, layout, half(a, not upper))
         factor = await call("cholesky", x.array, upper=upper)
@@ -181,7 +181,7 @@ async def test_qr_in_every_mode(dev, rng, dtype):
     call = Solving(dev)
     cases = [((), layout, shape) for layout, shape in paired(LAYOUTS, SHAPES)]
     cases += [(stack, None, shape) for stack, shape in itertools.product(STACKS, ((5, 3), (3, 5)))]
-    for stack, layout, shape in cases:
+    for stack, layout, shape in shared(cases, dtype):
         a = random(rng, (*stack, *shape), dtype)
         x = await dev.to_device(a) if layout is None else (await place(dev, layout, a)).array
         for mode in ("reduced", "complete", "r"):
@@ -203,7 +203,7 @@ async def test_svd_of_tall_and_wide_matrices(dev, rng, dtype):
     call = Solving(dev)
     cases = [((), layout, shape) for layout, shape in paired(LAYOUTS, SHAPES)]
     cases += [(stack, None, shape) for stack, shape in itertools.product(STACKS, ((5, 3), (3, 5)))]
-    for stack, layout, (rows, columns) in cases:
+    for stack, layout, (rows, columns) in shared(cases, dtype):
         a = random(rng, (*stack, rows, columns), dtype)
         x = await dev.to_device(a) if layout is None else (await place(dev, layout, a)).array
         smaller = min(rows, columns)
@@ -224,7 +224,7 @@ async def test_svd_of_tall_and_wide_matrices(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_eigh_and_eigvalsh_of_stacks(dev, rng, dtype):
     call = Solving(dev)
-    for stack, lower in itertools.product(((), *STACKS), (True, False)):
+    for stack, lower in shared(itertools.product(((), *STACKS), (True, False)), dtype):
         a = hermitian(rng, (*stack, 5, 5), dtype)
         x = await dev.to_device(half(a, lower))
         values, vectors = await call("eigh", x, lower=lower)
@@ -240,7 +240,7 @@ async def test_eigh_and_eigvalsh_of_stacks(dev, rng, dtype):
 @pytest.mark.parametrize("dtype", DTYPES)
 async def test_determinants_have_the_right_sign_and_size(dev, rng, dtype):
     call = Solving(dev)
-    for stack, order in itertools.product(((), *STACKS), (1, 2, 5)):
+    for stack, order in shared(itertools.product(((), *STACKS), (1, 2, 5)), dtype):
         a = random(rng, (*stack, order, order), dtype)
         x = await dev.to_device(a)
         expected, size = np.linalg.det(exact(a)), np.abs(a).sum(axis=-1).prod(axis=-1)
