@@ -23,7 +23,7 @@ import trio
 from atomr_trio import ContextLost, RestartPolicy, read_only
 from atomr_trio._device.device import core_of
 from atomr_trio.testing import Fault, cause, hold_worker
-from support import ON_GPU, gpu_memory
+from support import ON_GPU, SWEEP, gpu_memory
 from support.rogue import compile_rogue, hang, kill_worker, next_generation, until
 from support.stress import KERNELS, SOURCE, Player, keep_accounts
 
@@ -255,7 +255,7 @@ async def test_the_last_look_at_the_arrays_outlives_losses(open_test_device, sta
 
 @pytest.mark.parametrize("standby", [0, 1])
 async def test_arrays_hold_what_they_must_whatever_is_launched_and_lost(open_test_device, standby):
-    await keep_accounts(open_test_device, seed=standby, seconds=3, standby=standby)
+    await keep_accounts(open_test_device, seed=standby, seconds=3 if SWEEP else 1.5, standby=standby)
 
 
 @pytest.mark.soak

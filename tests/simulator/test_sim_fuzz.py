@@ -26,9 +26,9 @@ from support.kernel_bench import ARCHITECTURES, NO_HEADERS, cuda_headers, simula
 from support.kernel_generator import RandomKernel, random_kernel, translation_unit
 from support.kernel_operations import KINDS
 
-FIXED = 30 if SWEEP else 10
+FIXED = 30 if SWEEP else 5
 """Kernels of each architecture that are the same in every run; those of one architecture are no other's."""
-FRESH = int(os.environ.get("ATOMR_TRIO_FUZZ_KERNELS", "100" if SWEEP else "5"))
+FRESH = int(os.environ.get("ATOMR_TRIO_FUZZ_KERNELS", "100" if SWEEP else "3"))
 TOGETHER = 10
 """Kernels that are compiled at once."""
 

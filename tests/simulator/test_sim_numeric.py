@@ -12,7 +12,7 @@ import pytest
 from kernels import precise
 from support.sim import Machine
 
-ARCHITECTURES = ("compute_80", pytest.param("compute_90", marks=pytest.mark.sweep), "compute_120")
+ARCHITECTURES = (*(pytest.param(arch, marks=pytest.mark.sweep) for arch in ("compute_80", "compute_90")), "compute_120")
 
 
 @pytest.fixture(params=ARCHITECTURES)

@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from atomr_trio import RestartPolicy
+from support import SWEEP
 from support.lane_stress import play
 from support.rogue import until
 
@@ -35,7 +36,7 @@ async def play_long(open_test_device: Any, seed: int, seconds: float, standby: i
 
 
 async def test_lanes_that_come_and_go_under_faults_lose_no_work_and_never_hang(open_test_device):
-    await play_long(open_test_device, seed=1, seconds=2, standby=1, between=0.3)
+    await play_long(open_test_device, seed=1, seconds=2 if SWEEP else 1, standby=1, between=0.3)
 
 
 @pytest.mark.soak
