@@ -88,12 +88,28 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"matrix: {len(sizes)} of {sizes[0]} cells")
 
 
+def is_black(item: pytest.Item) -> bool:
+    """Whether a case is a black square, where the parameters of its test are the sides of a chessboard.
+
+    Each value of a parameter has white squares with every other parameter.
+    """
+    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
+    firsts = [each.split(",")[0].strip() if isinstance(each, str) else each[0] for each in names]
+    return len(names) > 1 and sum(item.callspec.indices[each] for each in firsts) % 2 == 1  # type: ignore[attr-defined]
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
     unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
-    left_out = [item for item in items if any(map(item.get_closest_marker, unwanted))]
+    left_out = [
+        item
+        for item in items
+        if any(map(item.get_closest_marker, unwanted))
+        or (not support.SWEEP and item.get_closest_marker("halved") and is_black(item))
+    ]
     if left_out:
-        items[:] = [item for item in items if not any(map(item.get_closest_marker, unwanted))]
+        gone = set(left_out)
+        items[:] = [item for item in items if item not in gone]
         config.hook.pytest_deselected(items=left_out)
 
 

@@ -17,7 +17,7 @@ from atomr_sim.driver.functions import calls
 from support import sim_process as helper
 from support.sim_process import run_in_process
 
-pytestmark = pytest.mark.sim_only
+pytestmark = [pytest.mark.sim_only, pytest.mark.halved]
 
 DTYPES = {"S": np.float32, "D": np.float64, "C": np.complex64, "Z": np.complex128}
 CUDA_TYPES = {

@@ -52,6 +52,7 @@ class Planned:
         self.requests, self.made = self._planner._requests, self._planner._made
 
 
+@pytest.mark.halved
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("layout", [plain, behind, strided, turned, transposed])
 @pytest.mark.parametrize("out", ["new", "its own", "in place"])

@@ -23,7 +23,7 @@ from support.blas import submitted
 from support.fft import TO_REAL, exact
 from support.linear import FORMS
 
-pytestmark = pytest.mark.used_workers
+pytestmark = [pytest.mark.used_workers, pytest.mark.halved]
 
 DTYPES: dict[str, Any] = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 EPSILON = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
