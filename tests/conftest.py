@@ -95,7 +95,9 @@ def is_black(item: pytest.Item) -> bool:
     """
     names = [mark.args[0] for mark in item.iter_markers("parametrize")]
     firsts = [each.split(",")[0].strip() if isinstance(each, str) else each[0] for each in names]
-    return len(names) > 1 and sum(item.callspec.indices[each] for each in firsts) % 2 == 1  # type: ignore[attr-defined]
+    if len(names) < (1 if support.HALVED else 2):
+        return False
+    return sum(item.callspec.indices[each] for each in firsts) % 2 == 1  # type: ignore[attr-defined, no-any-return]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -105,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         item
         for item in items
         if any(map(item.get_closest_marker, unwanted))
-        or (not support.SWEEP and item.get_closest_marker("halved") and is_black(item))
+        or (not support.SWEEP and (support.HALVED or item.get_closest_marker("halved")) and is_black(item))
     ]
     if left_out:
         gone = set(left_out)
@@ -150,9 +152,11 @@ def open_test_device() -> Callable[..., AbstractAsyncContextManager[Device]]:
 def kept_compiles(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What the test compiles is kept for the others of this run that ask for this: it is not about compiling.
 
-    Without a folder, a source that includes headers is compiled anew for each device.
+    Without a folder, a source that includes headers is compiled anew for each device. All processes of a run have one.
     """
-    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "kept-compiles"))
+    base = tmp_path_factory.getbasetemp()
+    base = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(base / "kept-compiles"))
 
 
 @pytest.fixture(scope="session")

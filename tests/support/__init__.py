@@ -42,6 +42,9 @@ WHEEL = os.environ.get("ATOMR_TRIO_TEST_WHEEL")
 SWEEP = bool(os.environ.get("ATOMR_TRIO_TEST_SWEEP"))
 """Whether this is a run of `make sweep`: it takes every case and many random ones, where `make test` takes some."""
 
+HALVED = bool(os.environ.get("ATOMR_TRIO_TEST_HALVED"))
+"""Whether every other case of each test is left out, as of tests with the mark `halved`."""
+
 FRESH = SWEEP or bool(os.environ.get("ATOMR_TRIO_TEST_FRESH"))
 """Whether each device of a test starts a worker of its own, and none takes one that has served another test."""
 
