@@ -52,8 +52,11 @@ class FullLane:
         patience: float,
         period: float,
     ) -> None:
-        """`poisoned` tells whether the context is lost. `take` reads the record in a slot and does what it says. `turn` is
-        called again and again during the wait, without a pause for `patience` and then every `period`, in seconds."""
+        """`poisoned` tells whether the context is lost; `take` reads the record in a slot and does what it says.
+
+        `turn` is called again and again during the wait, without a pause for `patience` and then every `period`, in
+        seconds.
+        """
         self._words = words
         self._slots = slots
         self._lanes = lanes
