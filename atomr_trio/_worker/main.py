@@ -425,6 +425,7 @@ class Worker:
             words,
             slots,
             lambda: self._lanes,
+            lambda: self.poisoned,
             self._take_from_ring,
             self._look_while_full,
             self._longest_spin,

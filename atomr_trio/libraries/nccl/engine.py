@@ -283,7 +283,7 @@ class NcclEngine:
         return {}
 
     def _end(self, communicator: _Communicator) -> None:
-        """Abort it; one that is still being made as soon as there is a handle, unless its init ends before."""
+        """Abort it. One that is still being made is aborted once there is a handle, unless its init ends before."""
         abort = self._nccl.ncclCommAbort
         while not communicator.made.wait(_LOOK_SECONDS):
             handle = communicator.handle
