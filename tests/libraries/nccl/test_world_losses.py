@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -349,10 +350,26 @@ async def test_a_world_of_one_member_waits_for_its_next_generation() -> None:
 # --- time, budgets, standbys ------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds have a short limit, as by `hang_timeout`; their devices have none, for a module may take long to load."""
+    monkeypatch.setattr(actor.WorldActor, "_limit", 0.4)
+
+
+def test_the_limit_of_a_world_is_the_shortest_of_its_members() -> None:
+    def cores(*limits: float | None) -> Any:
+        return [SimpleNamespace(options=SimpleNamespace(hang_timeout=limit)) for limit in limits]
+
+    found = [actor.WorldActor(None, cores(*limits), "")._limit for limits in ((None, None), (3.0, None), (3.0, 2.0))]
+    assert found == [None, 3.0, 2.0]
+
+
 @pytest.mark.sim_only
-async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_epoch_alone() -> None:
+async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_epoch_alone(
+    limited: None,
+) -> None:
     """The call of one member claims to have succeeded and does nothing, so that the other one waits for ever."""
-    async with open_world(2, hang_timeout=0.4) as (devices, world):
+    async with open_world(2) as (devices, world):
         scene = await Scene(devices, world).begin()
         await world.all_reduce(scene.arrays, scene.outputs)
         inject(devices[1], "ncclAllReduce", ReturnStatus(0))
@@ -364,8 +381,8 @@ async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_ep
         assert [dev.generation for dev in devices] == [1, 1]
 
 
-async def test_a_slow_member_is_waited_for_and_nothing_is_lost() -> None:
-    async with open_world(2, hang_timeout=0.4) as (devices, world):
+async def test_a_slow_member_is_waited_for_and_nothing_is_lost(limited: None) -> None:
+    async with open_world(2) as (devices, world):
         scene = await Scene(devices, world).begin()
         (spin,) = await compile_rogue(devices[1], "spin")
         (word,) = await put(devices[1:], np.zeros(1, np.int32))
