@@ -17,7 +17,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor, epochs, questions
 from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
 from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, process_exists, until, worker_pid
-from support.worlds import ANY_NUMBER, SETTINGS, get, open_world, put, quiet, under_way
+from support.worlds import ANY_NUMBER, SETTINGS, get, open_world, put, quiet, tried, under_way
 
 N = 1000
 SHAPE = (-(-N // 128), 128)
@@ -40,6 +40,7 @@ class Scene:
         self.outputs = await put(self.devices, *(NUMBERS * 0 for _ in self.devices))
         self.apart = await put(self.devices, *(NUMBERS for _ in self.devices))
         self.touch = [(await compile_rogue(dev, "touch"))[0] for dev in self.devices]
+        self.wild = [await tried(dev, "wild") for dev in self.devices]
         self.generations = [dev.generation for dev in self.devices]
         return self
 
@@ -77,10 +78,9 @@ async def lose(scene: Scene, rank: int, how: str) -> None:
     dev = scene.devices[rank]
     generation = dev.generation
     if how == "fault":
-        (wild,) = await compile_rogue(dev, "wild")
         async with dev.lane() as lane:
             with pytest.raises(ContextLost):
-                await wild.launch(1, 1, WILD, lane=lane)
+                await scene.wild[rank].launch(1, 1, WILD, lane=lane)
     else:
         kill_worker(dev, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
     await next_generation(dev, generation)
