@@ -1,4 +1,4 @@
-"""Copies of 1 to 16 MiB that their caller's task makes piece by piece."""
+"""Copies of 1 MiB and more that their caller's task makes piece by piece."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import trio
 import atomr_trio
 from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import copy_plan, long_copies, short_ways
-from atomr_trio._transfers.long_copies import LONG_BYTES, WINDOW, LongCopy, LongIn, LongOut
+from atomr_trio._transfers import copy_plan, long_copies
+from atomr_trio._transfers.long_copies import LONG_IN_BYTES, LONG_OUT_BYTES, WINDOW, LongCopy, LongIn, LongOut
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import MEDIUM_SLOTS, Slot
@@ -90,7 +90,7 @@ def in_use(dev: atomr_trio.Device) -> int:
 # --- what arrives -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_BYTES])
+@pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_OUT_BYTES])
 async def test_every_byte_arrives(size, short_alone):
     async with scenario() as dev:
         array = dev.empty(size + 3, np.uint8)
@@ -443,9 +443,14 @@ async def test_a_device_that_is_closed_in_the_middle_lets_the_copy_go(always_tur
     assert len(ends) == 1
 
 
-async def test_larger_copies_go_the_general_way(monkeypatch):
-    set_constant(monkeypatch, short_ways, "LONG_BYTES", SIZE - 1)
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_larger_copies_go_the_general_way(direction):
     async with scenario() as dev:
-        array, before = await dev.to_device(np.zeros(SIZE, np.uint8)), submitted(dev, LANE_COPY_IN)
-        await array.copy_from(np.ones(SIZE, np.uint8))
-        assert submitted(dev, LANE_COPY_IN) == before + 1
+        lane, most = (LANE_COPY_IN, LONG_IN_BYTES) if direction == "in" else (LANE_COPY_OUT, LONG_OUT_BYTES)
+        array, host = await dev.to_device(np.zeros(most + 1, np.uint8)), np.ones(most + 1, np.uint8)
+        counts = []
+        for size in (most, most + 1):
+            before = submitted(dev, lane)
+            await (array[:size].copy_from if direction == "in" else array[:size].copy_to)(host[:size])
+            counts.append(submitted(dev, lane) - before)
+        assert counts == [most // SHORT_PIECE + 1, 1]
