@@ -398,6 +398,7 @@ async def test_a_piece_that_is_refused_fails_the_copy_and_no_half_of_it_is_taken
         assert (failed.value.status, failed.value.operation) == (1, "memory.copy_out")
         assert not out[(place - 1) * SHORT_PIECE :].any()
         assert array.state == "ready"
+        await until(lambda: is_clean(dev))  # the GPU has left the block that the next copy gets
         with pytest.raises(CommandFailed) as failed:
             await array.copy_from(np.ones(SIZE, np.uint8))
         assert (failed.value.status, failed.value.operation) == (1, "memory.copy_in")
