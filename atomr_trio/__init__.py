@@ -137,6 +137,7 @@ if TYPE_CHECKING:
         PremultipliedSum as PremultipliedSum,
         premultiplied_sum as premultiplied_sum,
     )
+    from .libraries.nccl.sharded import Sharded as Sharded
     from .libraries.nccl.world import World as World, WorldBatch as WorldBatch
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
     from .libraries.random.generator import RandomGenerator as RandomGenerator
@@ -226,6 +227,7 @@ _HOMES = {
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
     "libraries.nccl.arguments": ("PremultipliedSum", "premultiplied_sum"),
+    "libraries.nccl.sharded": ("Sharded",),
     "libraries.nccl.world": ("World", "WorldBatch"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
     "libraries.random.generator": ("RandomGenerator",),

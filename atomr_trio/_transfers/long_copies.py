@@ -1,4 +1,4 @@
-"""The short way of a copy of 1 to 16 MiB between pageable memory and the device.
+"""The short way of a copy of 1 to 16 MiB to the device, and of 1 to 8 MiB from it, with pageable memory.
 
 Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. A
 thread would have to be woken first, which takes a good part of the time that the copy takes. The pieces pass through a
@@ -38,8 +38,9 @@ if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .staging import StagingPool
 
-LONG_BYTES: Final = 16 << 20
-"""The most bytes of a copy that goes this way. Several threads are faster with more."""
+LONG_IN_BYTES: Final = 16 << 20
+LONG_OUT_BYTES: Final = 8 << 20
+"""The most bytes of a copy that goes this way, to the device and to the host. Several threads are faster with more."""
 
 WINDOW: Final = 4
 """The slots that such a copy uses in turn. With what is copied from or to them they fit in a cache of 2 MiB."""

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from .._arrays.arrays import Storage
 from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way
-from .long_copies import LONG_BYTES, begin_long
+from .long_copies import LONG_IN_BYTES, LONG_OUT_BYTES, begin_long
 from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortBoxCopy, ShortCopy
 from .staging import SMALL_SLOT
 from .transfers import Transfers
@@ -52,7 +52,8 @@ class ShortCopies(DevicePart):
         count, piece = 1, size
         if size > SHORT_PIECE:
             if size > SHORT_BYTES:
-                return begin_long(path, self._staging, array, host) if size <= LONG_BYTES else None
+                most = LONG_IN_BYTES if path.incoming else LONG_OUT_BYTES
+                return begin_long(path, self._staging, array, host) if size <= most else None
             count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
         if not path.takes(block, count):
             return None

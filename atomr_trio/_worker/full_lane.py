@@ -17,9 +17,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from .._wire.protocol import (
     CONTROL_LANE,
+    GROUP_LIMIT,
     HEADER,
     RECORDS_SENT_WORD,
     REPEATED,
@@ -28,9 +30,11 @@ from .._wire.protocol import (
     decode_wait,
 )
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
-from .base.lanes import Lane
+from .base.lanes import Lane, sign_for_room
 
 STALLED_SECONDS = 0.05
+MUCH_ROOM: Final = 2 * GROUP_LIMIT
+"""Commands that must fit into a stream that was full before the loop's thread goes on: many at once, not one by one."""
 _OF_NO_LANE = (CONTROL_LANE, SOCKET_LANE)
 
 
@@ -42,16 +46,21 @@ class FullLane:
         words: memoryview[int],
         slots: memoryview,
         lanes: Callable[[], Mapping[int, Lane]],
+        poisoned: Callable[[], bool],
         take: Callable[[memoryview, int], object],
         turn: Callable[[], None],
         patience: float,
         period: float,
     ) -> None:
-        """`take` reads the record in a slot of the ring and does what it says. `turn` is called again and again during
-        the wait, without a pause for `patience` and then every `period`, in seconds."""
+        """`poisoned` tells whether the context is lost; `take` reads the record in a slot and does what it says.
+
+        `turn` is called again and again during the wait, without a pause for `patience` and then every `period`, in
+        seconds.
+        """
         self._words = words
         self._slots = slots
         self._lanes = lanes
+        self._poisoned = poisoned
         self._take = take
         self._turn = turn
         self._patience = patience
@@ -79,14 +88,14 @@ class FullLane:
         words, clock = self._words, time.perf_counter
         now = clock()
         until, stalled, finished = now + self._patience, now + STALLED_SECONDS, lane.finished
-        while not lane.has_much_room(ticket):
+        while not (lane.takes_at_once(ticket) and ticket + MUCH_ROOM <= lane.room_until):
             if (
-                not lane.needs_room_alone(ticket)
+                not self._lacks_room_alone(lane, ticket)
                 or words[SENDER_WAITS_WORD]
                 or not self._read_ahead(words[RECORDS_SENT_WORD])
             ):
                 return False
-            lane.sign_for_room()
+            sign_for_room(lane)
             self._turn()
             now = clock()
             if lane.finished != finished:
@@ -96,6 +105,11 @@ class FullLane:
             if now > until:
                 time.sleep(self._period)
         return True
+
+    def _lacks_room_alone(self, lane: Lane, ticket: int) -> bool:
+        """Return whether the lane can make the call with this ticket, its next one, once it has room."""
+        in_turn = ticket == lane.accepted + 1 and not lane.pending
+        return in_turn and lane.stream is not None and not self._poisoned()
 
     def _read_ahead(self, sent: int) -> bool:
         """Take the records of other lanes; false if there is a record that none overtakes."""

@@ -23,7 +23,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from ctypes import addressof, c_char, c_int, c_void_p
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -122,6 +122,8 @@ class Worker:
         self._ring: Ring | None = None
         self._awake = False
         """True while the loop's thread looks after the lanes itself."""
+        self._questions: dict[int, Mapping[int, Callable[[bytes], None]]] = {}
+        """What handles the records of engines that are asked without a ticket, by the number of the table."""
         self._loop = Words(len(LOOP_WORDS))
         self._state = self._loop.view
         """The words that the native loop shares. `TURNS` goes on while the loop's thread looks after the lanes."""
@@ -423,6 +425,7 @@ class Worker:
             words,
             slots,
             lambda: self._lanes,
+            lambda: self.poisoned,
             self._take_from_ring,
             self._look_while_full,
             self._longest_spin,

@@ -8,6 +8,7 @@ output torn. So a byte that is wrong is found by the task that has written it, a
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -59,6 +60,8 @@ class Stress:
     devices: Devices
     worlds: list[World]
     adds: dict[Device, Any]
+    lanes: dict[Device, list[Any]]
+    """Those that launches and batches go to, None for the compute lane."""
     calls: Counter[str] = attrs.field(factory=Counter)
     lost: Counter[str] = attrs.field(factory=Counter)
     losses: int = 0
@@ -72,7 +75,6 @@ class Worker:
         self._stress = stress
         self._random = random.Random(seed)
         self._places: dict[Device, list[Place]] = {}
-        self._lanes: dict[Device, Any] = {}
 
     async def run(self, calls: int) -> None:
         """Make so many calls, or more until the stress is over; then look at everything."""
@@ -92,6 +94,7 @@ class Worker:
     def _choose(self) -> Call:
         make = self._random.choice(
             [
+                self._batch,
                 self._add,
                 self._copy,
                 self._reduce,
@@ -110,8 +113,21 @@ class Worker:
     def _add(self) -> Call:
         dev = self._random.choice(self._stress.devices)
         x, y = self._pick(dev, 2)
-        run = lambda: self._stress.adds[dev].launch(*SHAPE, x.array, read_only(y.array), N)  # noqa: E731
+        lane = self._random.choice(self._stress.lanes[dev])
+        run = lambda: self._stress.adds[dev].launch(*SHAPE, x.array, read_only(y.array), N, lane=lane)  # noqa: E731
         return Call("launch", run, [y], [(x, x.value + y.value)])
+
+    def _batch(self) -> Call:
+        dev = self._random.choice(self._stress.devices)
+        x, y = self._pick(dev, 2)
+        lane = self._random.choice(self._stress.lanes[dev])
+
+        async def run() -> None:
+            async with dev.batch(lane=lane) as batch:
+                for _ in range(5):
+                    batch.launch(self._stress.adds[dev], *SHAPE, x.array, read_only(y.array), N)
+
+        return Call("batch", run, [y], [(x, x.value + 5 * y.value)])
 
     def _copy(self) -> Call:
         source, target = (self._random.choice(self._stress.devices) for _ in range(2))
@@ -249,7 +265,8 @@ async def run_stress(
     chooser = random.Random(seed)
     adds = {dev: await dev.nvrtc.compile(ADD, "add") for dev in devices}
     wilds = {dev: (await compile_rogue(dev, "wild"))[0] for dev in devices}
-    stress = Stress(devices, worlds, adds, over=not losses)
+    lanes: dict[Device, list[Any]] = {dev: [None] for dev in devices}
+    stress = Stress(devices, worlds, adds, lanes, over=not losses)
 
     async def lose() -> None:
         for _ in range(losses):
@@ -268,7 +285,9 @@ async def run_stress(
             await dev.wait_generation(after=generation)
         stress.over = True
 
-    async with trio.open_nursery() as nursery:
+    async with contextlib.AsyncExitStack() as stack, trio.open_nursery() as nursery:
+        for dev in devices:
+            lanes[dev] += [await stack.enter_async_context(dev.lane()) for _ in range(2)]
         for number in range(tasks):
             nursery.start_soon(Worker(stress, seed * 1000 + number).run, calls)
         if losses:

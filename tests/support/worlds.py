@@ -14,7 +14,7 @@ import trio.testing
 import atomr_trio
 from support import ON_GPU
 from support.groups import open_group
-from support.rogue import until
+from support.rogue import compile_rogue, until
 
 ANY_NUMBER = atomr_trio.RestartPolicy(intensity=math.inf, backoff_min=0.01)
 DEADLINE = 60
@@ -52,3 +52,15 @@ async def under_way(world: atomr_trio.World, count: int = 1) -> None:
     """Wait until so many collectives of a world were published and are not over."""
     actor = world._actor
     await until(lambda: actor._epoch is not None and len(actor._epoch._pending) >= count)
+
+
+async def tried(dev: Any, name: str) -> Any:
+    """The kernel ``wild`` or ``spin``, which was launched once without harm.
+
+    A driver loads a kernel when it is launched first, and waits for all that runs on the GPU. Behind a collective that
+    waits for its other members, a fault would be late by as long as these take.
+    """
+    (kernel,) = await compile_rogue(dev, name)
+    with await dev.to_device(np.ones(1, np.int32)) as word:
+        await kernel.launch(1, 1, word.address, touches=[word])
+    return kernel

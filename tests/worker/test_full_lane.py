@@ -32,17 +32,20 @@ class Place:
     def __init__(self, index: int, *, submitted: int = 0) -> None:
         self.index = index
         self.submitted = submitted
-        self.finished = 0
-        self.room = self.alone = True
+        self.finished = self.signed = self.accepted = 0
+        self.pending = False
+        self.room = True
+        self.stream = object()
         self.signs = 0
 
-    def needs_room_alone(self, ticket: int) -> bool:
-        return self.alone
+    @property
+    def room_until(self) -> int:
+        return 1000 if self.room else 0
 
-    def has_much_room(self, ticket: int) -> bool:
-        return self.room
+    def takes_at_once(self, ticket: int) -> bool:
+        return self.room and not self.pending
 
-    def sign_for_room(self) -> None:
+    def sign(self) -> None:
         self.signs += 1
 
 
@@ -54,11 +57,19 @@ class Bench:
         self.words: Any = memoryview(bytearray(8 * 512)).cast("Q")
         self.lanes = {index: Place(index) for index in (FULL, OTHER, THIRD)}
         self.lanes[FULL].room = False
+        self.poisoned = False
         self.taken: list[int] = []
         self.sent = first - 1
         self.turns: list[Callable[[], None]] = []
         self.full = FullLane(
-            self.words, self.ring.slots, lambda: self.lanes, self.take, lambda: self.turns.pop(0)(), 0.0, 0.0
+            self.words,
+            self.ring.slots,
+            lambda: self.lanes,
+            lambda: self.poisoned,
+            self.take,
+            lambda: self.turns.pop(0)(),
+            0.0,
+            0.0,
         )
 
     def take(self, slots: memoryview, at: int) -> None:
@@ -179,13 +190,19 @@ def test_a_lane_that_has_other_reasons_than_room_is_not_waited_for(bench):
     first = bench.send(FULL)
 
     def lose() -> None:
-        bench.lanes[FULL].alone = False
+        bench.lanes[FULL].pending = True
 
     bench.turns = [lose]
     assert not bench.wait(first)
     bench.send(OTHER)
     assert not bench.wait(first)
     assert not bench.taken
+
+
+def test_a_lost_context_is_not_waited_for(bench):
+    first = bench.send(FULL)
+    bench.turns = [lambda: setattr(bench, "poisoned", True)]
+    assert not bench.wait(first)
 
 
 def test_a_lane_on_which_nothing_finishes_is_not_waited_for(bench, monkeypatch):

@@ -78,8 +78,6 @@ GROUP_ENTRIES = 32
 """With so many entries of the stream's queue a group is full. Room is seen to be free only at the end of a group: the
 GPU would have nothing to do when it waits for one that takes all the room that there is."""
 _LAUNCHES = "launches"
-MUCH_ROOM = 2 * GROUP_LIMIT
-"""Commands that must fit into a stream that was full before the loop's thread goes on: many at once, not one by one."""
 GROUP_SECONDS = 1e-3
 """After this a group is signed, however small it is: long enough for `GROUP_LIMIT` products of matrices."""
 
@@ -547,15 +545,6 @@ class Lane:
         self.room_until = self._room(INLINE_LIMIT)
         return ticket <= self.room_until
 
-    def needs_room_alone(self, ticket: int) -> bool:
-        """Return whether the loop thread may make the calls of this command, the next one, once the stream has room."""
-        state = self._state
-        return ticket == state[ACCEPTED] + 1 and not (state[PENDING] or self._services.poisoned or self.stream is None)
-
-    def has_much_room(self, ticket: int) -> bool:
-        """Return whether the stream has room for this command, the next one, and for many more behind it."""
-        return self.needs_room_alone(ticket) and ticket + MUCH_ROOM <= self._room(INLINE_LIMIT)
-
     def weigh(self, ticket: int, entries: int) -> None:
         """Note how many entries of the stream's queue the command with this ticket makes, the ticket apart."""
         if entries > 1:
@@ -619,7 +608,7 @@ class Lane:
         for lane, ticket in awaited:
             lane.wait_submitted(ticket)
         while command.ticket > max(self._room(DRIVER_LIMIT), self.finished + 1):
-            self.sign_for_room()
+            sign_for_room(self)
             time.sleep(_POLL_SECONDS)
         self._perform(command, self._order_after_in_turn)
 
@@ -768,14 +757,6 @@ class Lane:
         if self.submitted != self.signed and not self._services.poisoned:
             self._sign(self.submitted, "the end of a group")
 
-    def sign_for_room(self) -> None:
-        """Sign what was submitted if nothing might ever be seen to finish otherwise.
-
-        Each ticket is a pause between two kernels, so not at each turn of a wait.
-        """
-        if self.signed <= self.finished or self.submitted - self.signed >= GROUP_LIMIT:
-            self.sign()
-
     def sign_when_idle(self) -> None:
         """Sign what was submitted, unless the lane's own thread is going to."""
         if self.submitted != self.signed and not self.pending:
@@ -845,3 +826,12 @@ class Lane:
             return ()
         destroy_stream, destroy_event = self._driver.cuStreamDestroy, self._driver.cuEventDestroy
         return (lambda: destroy_stream(stream), lambda: destroy_event(event))
+
+
+def sign_for_room(lane: Lane) -> None:
+    """Sign what was submitted to a lane if nothing might ever be seen to finish otherwise.
+
+    Each ticket is a pause between two kernels, so not at each turn of a wait.
+    """
+    if lane.signed <= lane.finished or lane.submitted - lane.signed >= GROUP_LIMIT:
+        lane.sign()

@@ -22,7 +22,7 @@ from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
 from ..._wire.protocol import MAX_LANES, Role, Verb
 from ..._wire.records.event import MARK
-from .records import CALL, CALLS, COUNT_AT, FIRST_RUN, KIND_BYTES, RUN
+from .records import CALL, CALLS, FIRST_RUN, KIND_BYTES, RUN
 
 if TYPE_CHECKING:
     from ..._arrays.arrays import DeviceArray
@@ -35,6 +35,13 @@ if TYPE_CHECKING:
     from .epochs import Epoch
 
 _NUMBERS = {name: number for number, name in enumerate(CALLS)}
+Kind = tuple[bytes, int]
+"""The kind of a call. A worker's first call of each may wait for the members, and for the load of a kernel of NCCL.
+
+It is the function, the dtype, the operation and the other rank, and the size to a power of two, by which NCCL chooses a
+protocol.
+"""
+
 _NEVER_LATE = math.inf
 """A part that waits for another member does not hang; `World` watches the time of whole collectives."""
 
@@ -44,7 +51,7 @@ class Part(Request):
 
     __slots__ = (
         *("after", "behind", "calls", "collective", "command", "core", "failed", "generation", "over", "rank", "roles"),
-        *("_accesses", "short"),
+        *("_accesses", "kinds", "short"),
     )
 
     def __init__(self, collective: Collective, rank: int, core: DeviceCore, lane: int) -> None:
@@ -67,6 +74,8 @@ class Part(Request):
         """True if it has ended with an error."""
         self.short: list[tuple[Block, int]] = []
         """The blocks that went the short way before, each with the lane."""
+        self.kinds: set[Kind] = set()
+        """The kinds of its calls."""
         self._accesses: tuple[Operand, ...] = ()
 
     # --- what it does -------------------------------------------------------------------------------------------------
@@ -84,17 +93,9 @@ class Part(Request):
         factor: bytes = b"",
     ) -> None:
         """Add a call."""
-        self.calls.append(CALL.pack(_NUMBERS[name], kind, operation, root, count, source, target, factor))
-
-    def kinds(self) -> frozenset[tuple[bytes, int]]:
-        """What a worker's first call of each may wait for: the members, and the load of a kernel of NCCL.
-
-        That is the function, the dtype, the operation and the other rank, and the size to a power of two, by which NCCL
-        chooses a protocol.
-        """
-        return frozenset(
-            [(call[:KIND_BYTES], int.from_bytes(call[COUNT_AT], "little").bit_length()) for call in self.calls]
-        )
+        record = CALL.pack(_NUMBERS[name], kind, operation, root, count, source, target, factor)
+        self.calls.append(record)
+        self.kinds.add((record[:KIND_BYTES], count.bit_length()))
 
     def reads(self, array: DeviceArray) -> None:
         """Note that it reads an array."""
@@ -230,7 +231,7 @@ class Collective(Request):
         checked: list[Checked] = []
         try:
             for part in self.parts:
-                first = not part.kinds() <= epoch.known_kinds[part.rank]
+                first = not part.kinds <= epoch.known_kinds[part.rank]
                 checked.append(part.check(epoch.generations[part.rank], epoch.communicator, first=first))
         except BaseException:
             for each in checked:
@@ -241,7 +242,7 @@ class Collective(Request):
         with epoch.publishing(self):
             for part, each in zip(self.parts, checked, strict=True):
                 part.commit(each, epoch.generations[part.rank])
-                epoch.known_kinds[part.rank] |= part.kinds()
+                epoch.known_kinds[part.rank] |= part.kinds
 
     def admitted(self, epoch: Epoch) -> bool:
         """Return whether every member takes its part right now."""

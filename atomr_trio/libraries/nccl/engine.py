@@ -49,6 +49,7 @@ if TYPE_CHECKING:
 
 _CALL_SECONDS = 0.1
 """The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
+_LOOK_SECONDS = 1e-3
 _ENTRIES = 8
 """The entries of a stream's queue that a group is taken to make, beside two for each of its calls."""
 _WARM_BYTES = 1024
@@ -256,6 +257,8 @@ class NcclEngine:
     def _make(self, communicator: _Communicator, rank: int, size: int, unique_id: bytes) -> dict[str, Any]:
         try:
             self._check_environment()
+            if communicator.ended:
+                raise _refused("the communicator was aborted before it was made")
             handle = communicator.handle = self._nccl.ncclComm_t()
             self._begin(handle, rank, size, unique_id)
             communicator.ready = True
@@ -280,14 +283,14 @@ class NcclEngine:
         return {}
 
     def _end(self, communicator: _Communicator) -> None:
-        """Abort it. One that is still being made has a handle already; if it has none, its init decides."""
+        """Abort it. One that is still being made is aborted once there is a handle, unless its init ends before."""
         abort = self._nccl.ncclCommAbort
-        if not communicator.made.is_set():
-            if communicator.handle is not None and communicator.handle.value:
-                abort.status(communicator.handle)
+        while not communicator.made.wait(_LOOK_SECONDS):
+            handle = communicator.handle
+            if handle is not None and handle.value:
+                abort.status(handle)
                 communicator.made.wait()
                 return
-            communicator.made.wait()
         if not communicator.ready:
             return
         quiet = communicator.calling.acquire(timeout=_CALL_SECONDS)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
     from ..._generation.group import Group
-    from .collectives import Collective
+    from .collectives import Collective, Kind
 
 ABORT_SECONDS = 2.0
 """The time that a worker has for an abort, in seconds; then it is replaced."""
@@ -50,7 +50,7 @@ class Epoch:
         """Those of the members, by rank."""
         self.scope: trio.CancelScope = trio.CancelScope()
         """What the world does in this epoch; its end cancels that."""
-        self.known_kinds: list[set[tuple[bytes, int]]] = [set() for _ in generations]
+        self.known_kinds: list[set[Kind]] = [set() for _ in generations]
         """The kinds of calls that each rank has made: the first of each may hold up the thread that makes it."""
         self.up: bool = False
         """True once all members have made the communicator."""

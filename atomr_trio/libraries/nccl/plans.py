@@ -28,7 +28,7 @@ from .arguments import (
     moved,
     reduction,
 )
-from .collectives import Collective, Part
+from .collectives import Collective, Kind, Part
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,8 +52,8 @@ class _Copies(Part):
 class Known(NamedTuple):
     """What a call comes to: the same each time, as long as its arrays exist."""
 
-    shares: Sequence[tuple[int, Sequence[bytes], Sequence[Operand]]]
-    """Those of the members that take part: the rank, the calls, the memory."""
+    shares: Sequence[tuple[int, Sequence[bytes], set[Kind], Sequence[Operand]]]
+    """Those of the members that take part: the rank, the calls and their kinds, the memory."""
     ranges: Sequence[tuple[int, int, bool]]
     """The addresses that it uses."""
 
@@ -87,16 +87,18 @@ class Calls:
 
     def known(self) -> Known:
         """Return what the only call so far comes to."""
-        shares = [(part.rank, tuple(part.calls), tuple(part.roles.items())) for part in self._parts if part.roles]
+        parts = [part for part in self._parts if part.roles]
+        shares = [(part.rank, tuple(part.calls), part.kinds, tuple(part.roles.items())) for part in parts]
         return Known(shares, tuple(self._now))
 
     def repeat(self, known: Known, arrays: Iterable[DeviceArray]) -> None:
         """Add a call that was planned before, with the same arrays."""
         self._now += known.ranges
         self.collective.keep += arrays
-        for rank, calls, operands in known.shares:
+        for rank, calls, kinds, operands in known.shares:
             part = self._parts[rank]
             part.calls += calls
+            part.kinds |= kinds
             for block, role in operands:
                 part.add(block, role)
 

@@ -27,9 +27,6 @@ elements, the addresses of what is sent and received, and the bytes of the facto
 KIND_BYTES: Final = 8
 """So many of them, the first ones, say what kind of call it is."""
 
-COUNT_AT: Final = slice(8, 16)
-"""Where the count is among them."""
-
 PREMULTIPLIED: Final = 5
 """The operation of a pre-multiplied sum; those below are an ``ncclRedOp_t``."""
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
 
+import numpy.typing as npt
 import trio
 
 from ..._arrays.arrays import DeviceArray
@@ -18,6 +19,7 @@ from ..._values.util import NoPublicConstructor, shown
 from . import plans
 from .actor import Environment, WorldActor, WorldDevice, check_environment
 from .arguments import Op, PremultipliedSum
+from .sharded import Sharded, shard
 
 if TYPE_CHECKING:
     from ..._generation.group import Group
@@ -130,7 +132,7 @@ class World(metaclass=NoPublicConstructor):
                 await actor.changed.wait()
         finally:
             actor.close()
-            self._words = []
+            self._words, self._known = [], {}
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -197,6 +199,19 @@ class World(metaclass=NoPublicConstructor):
         what a verb raises. If the block is left by an exception, nothing is published.
         """
         return WorldBatch._create(self)
+
+    async def shard(self, array: npt.ArrayLike, *, axis: int = 0) -> Sharded:
+        """Split a numpy array into equal parts, and give each member one (``cuMemcpyHtoDAsync``).
+
+        - `array`: an array of any shape and dtype that arrays of a device can have.
+        - `axis`: the number of the axis that is split.
+
+        Returns the parts, which every verb takes in the place of a sequence of arrays. Raises `InvalidArgument` if the
+        axis cannot be split, `OutOfDeviceMemory` if a member has no room, `ContextLost` if one is lost meanwhile.
+        """
+        self._actor.cores[0].home.check_task()
+        self._actor.check_open()
+        return await shard(self._actor.cores, array, axis)
 
     # --- verbs --------------------------------------------------------------------------------------------------------
 
@@ -630,7 +645,7 @@ def _arrays_of(plan: object, arguments: Sequence[object]) -> tuple[object, list[
     arrays: list[DeviceArray] = []
     for argument in arguments:
         kind = type(argument)
-        if kind is list or kind is tuple:
+        if kind is list or kind is tuple or kind is Sharded:
             for each in argument:  # type: ignore[attr-defined]
                 if type(each) is not DeviceArray:
                     return None

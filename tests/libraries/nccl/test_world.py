@@ -501,3 +501,23 @@ async def test_a_call_that_is_repeated_is_checked_as_the_first_one_was() -> None
         del outputs, returned
         gc.collect()
         assert len(world._known) < known
+
+
+async def test_an_array_is_split_over_the_members_and_put_together_again(opened: tuple[Any, Any]) -> None:
+    devices, world = opened
+    size = len(world)
+    x = np.arange(3 * 4 * size, dtype=np.float32).reshape(3, 4 * size)
+    for axis in (1, -1):
+        split = await world.shard(x, axis=axis)
+        assert (split.axis, split.shape, split.dtype, len(split)) == (1, x.shape, x.dtype, size)
+        assert [part.device for part in split] == list(devices)
+        assert same(await split.to_host(), x)
+    parts = np.split(x, size, 1)
+    for _ in range(2):
+        total, *_ = await world.all_reduce(split)
+        assert same(await total.to_host(), sum(parts))
+    assert (await world.all_reduce(split, split))[0] is split[0]
+    assert same(await split.to_host(), np.concatenate([sum(parts)] * size, 1))
+    for axis, text in ((2, "number of an axis"), (True, "number of an axis"), (0, "cannot be split")):
+        with pytest.raises(InvalidArgument, match=text):
+            await world.shard(x if axis != 0 else x[:1], axis=axis)

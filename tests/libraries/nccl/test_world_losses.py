@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor, epochs, questions
 from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
 from support.rogue import WILD, compile_rogue, gated, kill_worker, next_generation, process_exists, until, worker_pid
-from support.worlds import ANY_NUMBER, SETTINGS, get, open_world, put, quiet, under_way
+from support.worlds import ANY_NUMBER, SETTINGS, get, open_world, put, quiet, tried, under_way
 
 N = 1000
 SHAPE = (-(-N // 128), 128)
@@ -39,6 +40,7 @@ class Scene:
         self.outputs = await put(self.devices, *(NUMBERS * 0 for _ in self.devices))
         self.apart = await put(self.devices, *(NUMBERS for _ in self.devices))
         self.touch = [(await compile_rogue(dev, "touch"))[0] for dev in self.devices]
+        self.wild = [await tried(dev, "wild") for dev in self.devices]
         self.generations = [dev.generation for dev in self.devices]
         return self
 
@@ -76,10 +78,9 @@ async def lose(scene: Scene, rank: int, how: str) -> None:
     dev = scene.devices[rank]
     generation = dev.generation
     if how == "fault":
-        (wild,) = await compile_rogue(dev, "wild")
         async with dev.lane() as lane:
             with pytest.raises(ContextLost):
-                await wild.launch(1, 1, WILD, lane=lane)
+                await scene.wild[rank].launch(1, 1, WILD, lane=lane)
     else:
         kill_worker(dev, signal.SIGSTOP if how == "stop" else signal.SIGKILL)
     await next_generation(dev, generation)
@@ -349,10 +350,26 @@ async def test_a_world_of_one_member_waits_for_its_next_generation() -> None:
 # --- time, budgets, standbys ------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Worlds have a short limit, as by `hang_timeout`; their devices have none, for a module may take long to load."""
+    monkeypatch.setattr(actor.WorldActor, "_limit", 0.4)
+
+
+def test_the_limit_of_a_world_is_the_shortest_of_its_members() -> None:
+    def cores(*limits: float | None) -> Any:
+        return [SimpleNamespace(options=SimpleNamespace(hang_timeout=limit)) for limit in limits]
+
+    found = [actor.WorldActor(None, cores(*limits), "")._limit for limits in ((None, None), (3.0, None), (3.0, 2.0))]
+    assert found == [None, 3.0, 2.0]
+
+
 @pytest.mark.sim_only
-async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_epoch_alone() -> None:
+async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_epoch_alone(
+    limited: None,
+) -> None:
     """The call of one member claims to have succeeded and does nothing, so that the other one waits for ever."""
-    async with open_world(2, hang_timeout=0.4) as (devices, world):
+    async with open_world(2) as (devices, world):
         scene = await Scene(devices, world).begin()
         await world.all_reduce(scene.arrays, scene.outputs)
         inject(devices[1], "ncclAllReduce", ReturnStatus(0))
@@ -364,8 +381,8 @@ async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_ep
         assert [dev.generation for dev in devices] == [1, 1]
 
 
-async def test_a_slow_member_is_waited_for_and_nothing_is_lost() -> None:
-    async with open_world(2, hang_timeout=0.4) as (devices, world):
+async def test_a_slow_member_is_waited_for_and_nothing_is_lost(limited: None) -> None:
+    async with open_world(2) as (devices, world):
         scene = await Scene(devices, world).begin()
         (spin,) = await compile_rogue(devices[1], "spin")
         (word,) = await put(devices[1:], np.zeros(1, np.int32))

@@ -27,7 +27,7 @@ from atomr_trio.libraries.nccl import epochs
 from atomr_trio.testing import Delay, Hang, inject
 from support import ON_GPU
 from support.rogue import WILD, children, compile_rogue, gated, kill_worker, next_generation, until
-from support.worlds import SETTINGS, get, open_world, put, quiet, under_way
+from support.worlds import SETTINGS, get, open_world, put, quiet, tried, under_way
 
 N = 1000
 SHAPE = (-(-N // 128), 128)
@@ -142,6 +142,8 @@ class Scene:
         self.touch = [(await compile_rogue(dev, "touch"))[0] for dev in self.devices]
         names = ("wild", "trap", "spin")
         self.rogue = [dict(zip(names, await compile_rogue(dev, *names), strict=True)) for dev in self.devices]
+        for dev, kernels in zip(self.devices, self.rogue, strict=True):
+            kernels |= {name: await tried(dev, name) for name in ("wild", "spin")}
         self.words: list[Any] = await put(self.devices, *(np.zeros(1, np.int32) for _ in self.devices))
         self.before = [dev.generation for dev in self.devices]
         return self
