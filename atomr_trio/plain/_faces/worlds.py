@@ -11,9 +11,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, ClassVar
 
+    import numpy.typing as npt
+
     import atomr_trio
 
     from ...libraries.nccl.arguments import Op, PremultipliedSum
+    from ...libraries.nccl.sharded import Sharded
     from .._types import AnyArray
     from .arrays import DeviceArray
 
@@ -89,6 +92,18 @@ class World(Twin):
         verb raises. If the block is left by an exception, nothing is published.
         """
         result: WorldBatch = self._enqueue(self._awaited.batch)
+        return result
+
+    def shard(self, array: npt.ArrayLike, *, axis: int = 0) -> Sharded:
+        """Split a numpy array into equal parts, and give each member one (``cuMemcpyHtoDAsync``).
+
+        - `array`: an array of any shape and dtype that arrays of a device can have.
+        - `axis`: the number of the axis that is split.
+
+        Returns the parts, which every verb takes in the place of a sequence of arrays. Raises `InvalidArgument` if the
+        axis cannot be split, `OutOfDeviceMemory` if a member has no room, `ContextLost` if one is lost meanwhile.
+        """
+        result: Sharded = self._wait(self._awaited.shard, array, axis=axis)
         return result
 
     def all_reduce(
