@@ -39,7 +39,7 @@ CLASSES = {
     "modules": ("Module", "Program", "ModuleLoader", "Nvrtc"),
     "plans": ("FftPlan",),
     "generators": ("RandomGenerator",),
-    "worlds": ("World", "WorldBatch"),
+    "worlds": ("World", "WorldBatch", "Sharded"),
 }
 """The classes of each file, without the libraries, which have files of their own."""
 
@@ -61,6 +61,7 @@ ANYWHERE = {
     "Module": ("__contains__", "__iter__", "__len__"),
     "Nvrtc": ("statistics",),
     "PreparedLaunch": ("__getitem__", "__len__"),
+    "Sharded": ("__len__", "__getitem__"),
     "World": ("__len__",),
     "Fft": ("fftfreq", "rfftfreq", "next_fast_len"),
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from .lib_solver import BatchSolver as BatchSolver, Solver as Solver
     from .modules import Module as Module, ModuleLoader as ModuleLoader, Nvrtc as Nvrtc, Program as Program
     from .plans import FftPlan as FftPlan
-    from .worlds import World as World, WorldBatch as WorldBatch
+    from .worlds import Sharded as Sharded, World as World, WorldBatch as WorldBatch
 
 __all__ = [
     "Batch",
@@ -53,6 +53,7 @@ __all__ = [
     "RecordedFft",
     "RecordedRandom",
     "Reservation",
+    "Sharded",
     "Solver",
     "Subscription",
     "World",
@@ -90,6 +91,7 @@ HOMES: Final[dict[str, str]] = {
     "RecordedFft": "lib_fft",
     "RecordedRandom": "lib_random",
     "Reservation": "devices",
+    "Sharded": "worlds",
     "Solver": "lib_solver",
     "Subscription": "events",
     "World": "worlds",

@@ -11,12 +11,12 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, ClassVar
 
+    import numpy as np
     import numpy.typing as npt
 
     import atomr_trio
 
     from ...libraries.nccl.arguments import Op, PremultipliedSum
-    from ...libraries.nccl.sharded import Sharded
     from .._types import AnyArray
     from .arrays import DeviceArray
 
@@ -564,3 +564,54 @@ class WorldBatch(Twin):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._leave(kind, error, traceback)
+
+
+class Sharded(Twin):
+    """An array that is split along one axis, with a part on each member of a world. Made by `World.shard`.
+
+    It is a sequence of the parts, in the order of the ranks, and every verb of the world takes it as that.
+    """
+
+    __slots__ = ()
+
+    _made_by: ClassVar[str] = "`world.shard(array)`"
+
+    @property
+    def awaited(self) -> atomr_trio.Sharded:
+        """The same object of the awaited face, for functions that `Device.run` runs."""
+        value: atomr_trio.Sharded = self._awaited
+        return value
+
+    def __len__(self) -> int:
+        """Return the number of parts."""
+        result: int = self._read(self._awaited.__len__)
+        return result
+
+    def __getitem__(self, rank: int | slice) -> DeviceArray | tuple[DeviceArray, ...]:
+        """Return the part of a rank, an array of the shape and dtype of all parts, or those of a slice.
+
+        Raises `IndexError` for a number that is no rank.
+        """
+        result: DeviceArray | tuple[DeviceArray, ...] = self._read(self._awaited.__getitem__, rank)
+        return result
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The lengths of the axes of the whole array."""
+        value: tuple[int, ...] = self._awaited.shape
+        return value
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of an element."""
+        value: np.dtype[Any] = self._awaited.dtype
+        return value
+
+    def to_host(self) -> npt.NDArray[Any]:
+        """Return a new numpy array with all elements, of the same shape and dtype (``cuMemcpyDtoHAsync``).
+
+        Raises `InvalidArgument` if a part was freed, `StaleArray` if one is torn or lost, `ContextLost` if a context is
+        lost meanwhile.
+        """
+        result: npt.NDArray[Any] = self._wait(self._awaited.to_host)
+        return result

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import AsyncIterator
+import inspect
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import ml_dtypes
@@ -13,7 +14,15 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import CommandFailed, DeviceClosed, InvalidArgument, LibraryNotFound, World, premultiplied_sum
+from atomr_trio import (
+    CommandFailed,
+    DeviceClosed,
+    InvalidArgument,
+    LibraryNotFound,
+    OutsideRun,
+    World,
+    premultiplied_sum,
+)
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor as worlds
 from atomr_trio.libraries.nccl.collectives import Part
@@ -278,6 +287,37 @@ async def test_the_first_call_of_each_kind_is_made_by_the_thread_of_its_lane(mon
             batch.all_reduce(small)
             batch.all_gather(whole)
         assert all(firsts), "one call of the group is new"
+
+
+async def test_from_another_thread_every_verb_is_refused_and_the_world_goes_on() -> None:
+    def outcome(call: Callable[[], Any]) -> type[BaseException] | None:
+        try:
+            result = call()
+            if inspect.iscoroutine(result):
+                try:
+                    result.send(None)
+                finally:
+                    result.close()
+        except Exception as error:
+            return type(error)
+        return None
+
+    async with open_world(2) as (devices, world):
+        arrays = await put(devices, *numbers(2, "f4"))
+        sharded = await world.shard(np.arange(8))
+        verbs: dict[str, Callable[[], Any]] = {"to_host": sharded.to_host, "world": devices.world}
+        for name, method in inspect.getmembers(world, inspect.ismethod):
+            if not name.startswith("_") and name != "batch":
+                asked = inspect.signature(method).parameters.values()
+                needed = [arrays for each in asked if each.default is each.empty and each.kind is not each.KEYWORD_ONLY]
+                named = {
+                    each.name: 1 for each in asked if each.default is each.empty and each.kind is each.KEYWORD_ONLY
+                }
+                verbs[name] = functools.partial(method, *needed, **named)
+        assert len(verbs) > 25
+        found = await trio.to_thread.run_sync(lambda: {name: outcome(call) for name, call in verbs.items()})
+        assert {name: error for name, error in found.items() if error is not OutsideRun} == {}
+        assert all(same(each, sum(numbers(2, "f4"))) for each in await get(await world.all_reduce(arrays)))
 
 
 # --- worlds -----------------------------------------------------------------------------------------------------------
