@@ -19,6 +19,7 @@ from ._twins import Twin, bare
 
 if TYPE_CHECKING:
     from .._arrays.arrays import Index
+    from ._faces.arrays import DeviceArray
     from ._faces.devices import Device
     from ._faces.graphs import Graph, GraphRecorder
     from ._types import AnyArray
@@ -329,3 +330,27 @@ class GroupAccess(_Opened, Sequence["Device"]):
 
         results: list[Result] = session.loop.wait(map_all, (), {})
         return results
+
+
+class PartsAccess(Twin, Sequence["DeviceArray"]):
+    """The sequence of the parts of an array that is split over the members of a world."""
+
+    __slots__ = ()
+
+    @overload
+    def __getitem__(self, rank: int) -> DeviceArray: ...
+
+    @overload
+    def __getitem__(self, rank: slice) -> tuple[DeviceArray, ...]: ...
+
+    def __getitem__(self, rank: int | slice) -> DeviceArray | tuple[DeviceArray, ...]:
+        """Return the part of a rank, an array of the shape and dtype of all parts, or those of a slice.
+
+        Raises `IndexError` for a number that is no rank.
+        """
+        parts: DeviceArray | tuple[DeviceArray, ...] = self._read(self._awaited.__getitem__, rank)
+        return parts
+
+    def __len__(self) -> int:
+        """Return the number of parts."""
+        return len(self._awaited)

@@ -454,6 +454,20 @@ def test_map_raises_what_the_function_raises_and_reports_lost_items(group):
             group.map(function, items, at_once=at_once)  # type: ignore[arg-type]
 
 
+def test_a_world_of_a_group_waits_for_its_sums(group):
+    with group.world() as world:
+        assert world.members == (group[0], group[1])
+        parts = world.shard(HOST)
+        summed = world.all_reduce(parts)
+        assert [part.tolist() for part in summed] == [(HOST[:4] + HOST[4:]).tolist()] * 2
+        with world.batch() as batch:
+            batch.broadcast(parts)
+        assert parts.to_host().tolist() == [*HOST[:4], *HOST[:4]]
+        assert parts[1].device is group[1]
+    with pytest.raises(InvalidArgument, match="closed"):
+        world.all_reduce(parts)
+
+
 # --------------------------------------------------------------------------------------------------- interrupts
 
 

@@ -10,6 +10,7 @@ import pytest
 import atomr_trio
 from atomr_trio import plain
 from support.plain import BY_HAND, RENAMED, TARGET, TWINS, members_of, write
+from support.public_interface import PUBLIC
 
 FORMS = {name: getattr(plain, name) for name in plain.__all__ if name in TWINS}
 
@@ -30,6 +31,13 @@ def test_every_public_class_with_an_awaited_verb_has_a_blocking_form():
     public = {name: getattr(atomr_trio, name) for name in atomr_trio.__all__}
     awaited = {name for name, value in public.items() if inspect.isclass(value) and verbs_of(value)}
     assert awaited - FORMS.keys() == set()
+
+
+def test_a_blocking_form_has_every_member_that_the_reference_shows():
+    shown = {member.name.partition(".")[::2] for member in PUBLIC}
+    wanted = {(name, RENAMED.get(member, member)) for name, member in shown if name in FORMS and member}
+    assert len(wanted) > 100
+    assert {(name, member) for name, member in wanted if not hasattr(FORMS[name], member)} == set()
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))

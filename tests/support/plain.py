@@ -50,6 +50,7 @@ BY_HAND = {
     ),
     "Device": ("DeviceAccess", ("capture",)),
     "Devices": ("GroupAccess", ("__getitem__", "map")),
+    "Sharded": ("PartsAccess", ("__getitem__", "__len__")),
 }
 """The base class of a form for what is not generated, and the names of the declarations that it stands for."""
 
@@ -391,15 +392,16 @@ def fields_of(cls: type) -> Iterator[tuple[str, str, ast.expr, str]]:
         [found] = [
             node for node in tree_of(module).body if isinstance(node, ast.ClassDef) and node.name == base.__name__
         ]
-        for node, following in zip(found.body, [*found.body[1:], None], strict=True):
-            if (
-                isinstance(node, ast.AnnAssign)
-                and isinstance(node.target, ast.Name)
-                and not node.target.id.startswith("_")
-            ):
-                described = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
-                doc = str(following.value.value) if described else ""  # type: ignore[union-attr]
-                yield node.target.id, module, node.annotation, doc
+        makers = [node.body for node in found.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+        for body, prefix in ((found.body, ""), *((body, "self.") for body in makers)):
+            for node, following in zip(body, [*body[1:], None], strict=True):
+                target = ast.unparse(node.target) if isinstance(node, ast.AnnAssign) else ""
+                name = target.removeprefix(prefix)
+                if isinstance(node, ast.AnnAssign) and target.startswith(prefix) and name.isidentifier():
+                    described = isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+                    doc = str(following.value.value) if described else ""  # type: ignore[union-attr]
+                    if not name.startswith("_"):
+                        yield name, module, node.annotation, doc
 
 
 AWAITED = '''    @property
@@ -446,7 +448,8 @@ def class_text(file: File, cls: type, bases: list[str], *, own_only: bool = Fals
     file.modules[False].add("import atomr_trio")
     parts.append(AWAITED.format(name=cls.__name__))
     own_bases = {TWINS[each] for each in bases if each in TWINS}
-    for name, module, node, doc in fields_of(cls):
+    fields = {name: field for name, *field in sorted(fields_of(cls), key=lambda field: bool(field[3]))}
+    for name, (module, node, doc) in fields.items():
         if name in skipped or any(name in {each for each, *_ in fields_of(base)} for base in own_bases):
             continue
         parts.append(property_of(file, name, module, node, doc, "seen"))

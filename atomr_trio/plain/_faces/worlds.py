@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Self
 
+from .._access import PartsAccess
 from .._twins import Twin
 
 if TYPE_CHECKING:
@@ -566,7 +567,7 @@ class WorldBatch(Twin):
         self._leave(kind, error, traceback)
 
 
-class Sharded(Twin):
+class Sharded(PartsAccess, Twin):
     """An array that is split along one axis, with a part on each member of a world. Made by `World.shard`.
 
     It is a sequence of the parts, in the order of the ranks, and every verb of the world takes it as that.
@@ -582,18 +583,11 @@ class Sharded(Twin):
         value: atomr_trio.Sharded = self._awaited
         return value
 
-    def __len__(self) -> int:
-        """Return the number of parts."""
-        result: int = self._read(self._awaited.__len__)
-        return result
-
-    def __getitem__(self, rank: int | slice) -> DeviceArray | tuple[DeviceArray, ...]:
-        """Return the part of a rank, an array of the shape and dtype of all parts, or those of a slice.
-
-        Raises `IndexError` for a number that is no rank.
-        """
-        result: DeviceArray | tuple[DeviceArray, ...] = self._read(self._awaited.__getitem__, rank)
-        return result
+    @property
+    def axis(self) -> int:
+        """The number of the axis that is split, from 0 on."""
+        value: int = self._awaited.axis
+        return value
 
     @property
     def shape(self) -> tuple[int, ...]:
