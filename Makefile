@@ -91,7 +91,7 @@ bench-fft: PROGRAM := fft.py
 bench-random: PROGRAM := random_numbers.py
 bench-peers: PROGRAM := peers.py
 bench-world: PROGRAM := world.py
-bench-plain: PROGRAM := plain.py
+bench-plain: PROGRAM := plain_verbs.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 

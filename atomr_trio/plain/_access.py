@@ -69,6 +69,26 @@ class ArrayAccess(Twin):
         host = self.to_host()
         return host if dtype is None else host.astype(dtype, copy=False)
 
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> object:
+        """Return a DLPack capsule of the array's memory in this process: ``torch.from_dlpack(array)``. No copy.
+
+        It waits as `Device.share` does, so that the memory exists and all commands submitted on it are done. `stream`,
+        `max_version`, `dl_device` and `copy` are those of the standard; `atomr_trio.DeviceArray.__dlpack__` tells what
+        they mean here.
+
+        Raises as `Device.share` does, and `BufferError` for the requests that the standard names.
+        """
+        array = self._awaited
+        self._wait(array.device.share, array)
+        return self._enqueue(array.__dlpack__, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+
     def item(self) -> Any:
         """Return the only element as a Python number (``numpy.ndarray.item``).
 

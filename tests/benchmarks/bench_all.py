@@ -43,7 +43,7 @@ BENCHMARKS: Final[dict[str, tuple[str, float]]] = {
     "random": ("random_numbers.py", 0.2),
     "peers": ("peers.py", 0.3),
     "world": ("world.py", 0.3),
-    "plain": ("plain.py", 0.5),
+    "plain": ("plain_verbs.py", 0.5),
 }
 """The programs, and the share of their repetitions that is done: all together take at most eight minutes."""
 ON_SIMULATOR: Final[Mapping[str, tuple[str, ...]]] = {

@@ -326,6 +326,17 @@ def test_elements_are_set_through_views(dev):
     x[3:3] = 1
 
 
+@pytest.mark.sim_only
+def test_other_libraries_get_the_memory_of_an_array_when_it_is_written(dev):
+    x = dev.full((2, 3), 7, np.float32)
+    shared = np.from_dlpack(x)
+    assert shared.tolist() == [[7, 7, 7], [7, 7, 7]]
+    x[0] = 1
+    assert shared[0].tolist() == [1, 1, 1]
+    with pytest.raises(BufferError):
+        x.__dlpack__(copy=True)
+
+
 @pytest.mark.parametrize("operator", ["__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__"])
 def test_arrays_are_not_compared(dev, operator):
     x = dev.zeros(1)

@@ -46,7 +46,10 @@ CLASSES = {
 BY_HAND = {
     "DeviceArray": (
         "ArrayAccess",
-        ("__array__", "__contains__", "__bool__", "__int__", "__float__", "__complex__", "__enter__", "__hash__"),
+        (
+            *("__array__", "__contains__", "__bool__", "__int__", "__float__", "__complex__"),
+            *("__dlpack__", "__enter__", "__hash__"),
+        ),
     ),
     "Device": ("DeviceAccess", ("capture",)),
     "Devices": ("GroupAccess", ("__getitem__", "map")),

@@ -108,32 +108,6 @@ class DeviceArray(ArrayAccess, Twin):
         result: int = self._read(self._awaited.__len__)
         return result
 
-    def __dlpack__(
-        self,
-        *,
-        stream: int | None = None,
-        max_version: tuple[int, int] | None = None,
-        dl_device: tuple[int, int] | None = None,
-        copy: bool | None = None,
-    ) -> object:
-        """Return a DLPack capsule of the array's memory in this process, for ``from_dlpack`` elsewhere. No copy.
-
-        `stream` is the consumer's stream: the standard's number (None and 1: the default stream, 2: that of the thread,
-        -1: no order is kept), or its handle. From now on the array's commands and that stream's work run in order. The
-        memory stays as it is until the consumer's deleter has run, even if the array is freed or the device closed.
-        `max_version` is the newest version that the consumer knows. `dl_device` and `copy` can only ask for the array's
-        own device and no copy. The chunk's descriptor is imported by ``cuMemImportFromShareableHandle``.
-
-        Raises `BufferError` if the array has not been written yet, during the recovery from a fault, and on the
-        simulator while commands on it are unfinished; `Device.share` waits for all three. It is also raised for the
-        requests that the standard names. Raises `StaleArray` if the array is torn or lost; `InvalidArgument` if it was
-        freed or `stream` is not a stream; `CommandFailed` if the driver refuses it in this process.
-        """
-        result: object = self._enqueue(
-            self._awaited.__dlpack__, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy
-        )
-        return result
-
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's device type and number: kDLCUDA (2) with this process's index; on the simulator kDLCPU (1).
 
