@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
@@ -16,12 +17,15 @@ from contextlib import AbstractAsyncContextManager
 from types import GeneratorType, TracebackType
 from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 
+from .._values.errors import DeviceError
 from .._values.util import refuse_to_copy
 from ._loop import Loop
 
 T = TypeVar("T", bound="Twin")
 
 _CONTAINERS: Final = frozenset({list, tuple})
+_AWAIT: Final = re.compile(r"\bawait (?=[\w.]+[\[(])|\basync (?=(with|for) )")
+"""What stands before a call that is awaited, where an error names one."""
 _PLAIN: Final = frozenset({int, float, bool, str, type(None)})
 """Types of most arguments that are values."""
 
@@ -94,17 +98,31 @@ class Twin:
     def _wait(self, verb: Callable[..., Awaitable[Any]], /, *arguments: Any, **keywords: Any) -> Any:
         """Await a verb in the device's run."""
         session = self._session
-        return session.twin(session.loop.wait(verb, [bare(each) for each in arguments], _bare_values(keywords)))
+        try:
+            result = session.loop.wait(verb, [bare(each) for each in arguments], _bare_values(keywords))
+        except DeviceError as error:
+            _reword(error)
+            raise
+        return session.twin(result)
 
     def _enqueue(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call a verb that does not wait."""
         session = self._session
-        result = session.loop.at_once(verb, [bare(each) for each in arguments], _bare_values(keywords))
+        try:
+            result = session.loop.at_once(verb, [bare(each) for each in arguments], _bare_values(keywords))
+        except DeviceError as error:
+            _reword(error)
+            raise
         return result if result is None else session.twin(result)
 
     def _read(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call a function that may be called anywhere, because it neither changes the device nor waits."""
-        return self._session.twin(verb(*[bare(each) for each in arguments], **_bare_values(keywords)))
+        try:
+            result = verb(*[bare(each) for each in arguments], **_bare_values(keywords))
+        except DeviceError as error:
+            _reword(error)
+            raise
+        return self._session.twin(result)
 
     def _seen(self, value: Any) -> Any:
         """Return the value of a property."""
@@ -139,6 +157,13 @@ class Twin:
             return self._wait(self._awaited.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
+
+
+def _reword(error: DeviceError) -> None:
+    """Have an error speak of the verbs of this face: what it says to await is to be called."""
+    error.message = _AWAIT.sub("", error.message)
+    if error.advice is not None:
+        error.advice = _AWAIT.sub("", error.advice)
 
 
 class Verbs(Twin):

@@ -208,6 +208,16 @@ def test_errors_are_those_of_the_awaited_face(dev):
         x.to_host()
 
 
+def test_errors_name_calls_as_this_face_has_them(group):
+    x = group[0].zeros(LENGTH, np.int8)
+    with pytest.raises(InvalidArgument, match=r"in the first|multiples of") as refused:
+        x[1:5].view(np.float32)
+    assert "`y.copy_from(x)`" in str(refused.value)
+    with start() as other, pytest.raises(InvalidArgument, match="another device") as foreign:
+        other.blas.scal(group[0].zeros(3), 2)
+    assert "`dev.to_device(array.to_host())`" in str(foreign.value)
+
+
 def test_a_loss_costs_one_exception_and_the_arrays_live():
     with start() as dev:
         x = dev.to_device(HOST)
