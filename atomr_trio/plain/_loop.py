@@ -142,6 +142,8 @@ class Loop:
         """True once the run has ended, and in a forked child."""
         self.failure: BaseException | None = None
         """The error that the run ended with."""
+        self.making: threading.RLock = threading.RLock()
+        """Held while a twin is made, so that two threads make the same one."""
         self._process = os.getpid()
         self._turn: Turn | None = None
         self._token: trio.lowlevel.TrioToken | None = None
@@ -251,6 +253,7 @@ class Loop:
         """End it in a forked child: the thread is the parent's. Every call gets the error of the device there."""
         self.is_over = True
         self.calls.clear()
+        self.making = threading.RLock()  # a thread that is not here may have held the other
 
     # --- calls --------------------------------------------------------------------------------------------------------
 

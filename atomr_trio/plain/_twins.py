@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import re
-import threading
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -37,7 +36,6 @@ class Session:
         self.loop: Loop = loop
         """The run."""
         self._twins: weakref.WeakValueDictionary[int, Twin] = weakref.WeakValueDictionary()
-        self._making = threading.RLock()
         self._end = weakref.finalize(self, loop.begin_close)
         self._end.atexit = False
 
@@ -54,7 +52,7 @@ class Session:
         # By its address: an array refuses to be compared, and no other object has that while its twin holds it.
         found = self._twins.get(id(thing))
         if found is None:
-            with self._making:
+            with self.loop.making:
                 found = self._twins.get(id(thing))
                 if found is None:
                     found = _made(cls, thing, self)
@@ -144,6 +142,23 @@ class Twin:
             if entered:
                 with contextlib.suppress(Exception):
                     self._wait(thing.__aexit__, type(error), error, error.__traceback__)
+            raise
+
+    def _enter_at_once(self) -> Any:
+        """The same for what is entered by ``with``."""
+        thing = self._awaited
+        entered: list[bool] = []
+
+        def enter() -> Any:
+            value = thing.__enter__()
+            entered.append(True)
+            return value
+
+        try:
+            return self._enqueue(enter)
+        except BaseException as error:
+            if entered:
+                self._enqueue(thing.__exit__, type(error), error, error.__traceback__)
             raise
 
     def _leave(

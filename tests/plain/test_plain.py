@@ -637,6 +637,21 @@ def test_a_block_whose_entering_is_interrupted_is_left(dev, monkeypatch):
     assert left == [KeyboardInterrupt]
 
 
+def test_a_reservation_whose_entering_is_interrupted_is_given_back(group, monkeypatch):
+    reservation = group.reserve(1 << 20)
+    real = atomr_trio.Reservation.__enter__
+
+    def enter(entered: atomr_trio.Reservation) -> atomr_trio.Device:
+        device = real(entered)
+        signal.raise_signal(signal.SIGINT)
+        return device
+
+    monkeypatch.setattr(atomr_trio.Reservation, "__enter__", enter)
+    with pytest.raises(KeyboardInterrupt):
+        reservation.__enter__()
+    assert reservation.left == 0
+
+
 def test_the_handler_of_python_is_back_behind_each_verb_and_another_one_is_left_alone(dev):
     seen = []
 

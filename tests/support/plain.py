@@ -423,7 +423,7 @@ ENTERS = """    def __enter__(self) -> Self:
         self._leave(kind, error, traceback)
 """
 ENTERS_AT_ONCE = """    def __enter__(self) -> {returned}:
-        result: {returned} = self._enqueue(self._awaited.__enter__)
+        result: {returned} = self._enter_at_once()
         return result
 
     def __exit__(

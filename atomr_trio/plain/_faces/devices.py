@@ -520,7 +520,7 @@ class Reservation(Twin):
         return value
 
     def __enter__(self) -> Device:
-        result: Device = self._enqueue(self._awaited.__enter__)
+        result: Device = self._enter_at_once()
         return result
 
     def __exit__(

@@ -29,7 +29,7 @@ class Subscription(Twin):
         return value
 
     def __enter__(self) -> Self:
-        result: Self = self._enqueue(self._awaited.__enter__)
+        result: Self = self._enter_at_once()
         return result
 
     def __exit__(
