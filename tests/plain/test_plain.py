@@ -29,8 +29,9 @@ from atomr_trio import (
     plain,
     testing,
 )
+from atomr_trio._generation import process
 from atomr_trio.plain import _interrupts, _turn
-from support import ON_GPU, chosen_backend, gpu_count
+from support import FRESH, ON_GPU, chosen_backend, gpu_count, template
 
 SOURCE = """
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n)
@@ -47,8 +48,15 @@ def start(**options: Any) -> plain.Device:
 
 @pytest.fixture(scope="module")
 def stage() -> Iterator[Any]:
-    """A device of this thread, and a kernel on it."""
-    with start() as dev:
+    """A device of this thread, and a kernel on it. Its worker is a copy, as those of single tests are."""
+    copied = None if ON_GPU or FRESH else template.template()
+    if copied is not None:
+        process.start_child = copied.start_child
+    try:
+        dev = start()
+    finally:
+        process.start_child = template.start_program
+    with dev:
         program = dev.nvrtc.compile_program(SOURCE)
         yield SimpleNamespace(dev=dev, saxpy=program["saxpy"], spin=program["spin"])
 
