@@ -121,8 +121,12 @@ BELONGS_TO_NONE = {
 }
 """Parameters that any object may be given to as far as their annotations say, and why they are of no device."""
 
-NO_VERBS = re.compile(r"Nvrtc(Cache|CacheKey|Options)\.|RestartPolicy\.|testing\.|DeviceArray\.__c?array|\w+\.__dlpack")
-"""What stands beside the devices: caches and policies know none, and tests are programs that use these verbs."""
+NO_VERBS = re.compile(
+    r"Nvrtc(Cache|CacheKey|Options)\.|RestartPolicy\.|testing\.|DeviceArray\.__c?array|\w+\.__dlpack"
+    r"|World(Batch)?\.|Sharded\.|Devices\.world|premultiplied_sum"
+)
+"""What stands beside the devices: caches and policies know none, and tests are programs that use these verbs. Worlds
+need several devices: libraries/nccl/test_world_arguments.py has their verbs."""
 
 OF_PYTHON = {"__init__", "__exit__", "__aexit__", "__getattr__", "__reduce_ex__"}
 """Operators that only Python itself gives something to."""
@@ -667,7 +671,7 @@ CALLED_ELSEWHERE = {
         "KernelSignature.described",
         "LinkInput.read",
         "LinkOptions.flags",
-        "open_device",
+        *("open_device", "start", "start_devices"),
     ),
 }
 """What knows no device, or costs a generation."""

@@ -656,11 +656,18 @@ def _arrays_of(plan: object, arguments: Sequence[object]) -> tuple[object, list[
             key.append(id(argument))
             arrays.append(argument)  # type: ignore[arg-type]
         elif kind in _SIMPLE:
-            key.append((argument,))
+            key.append((kind, argument))  # True is equal to 1
         else:
             return None
-    given = arguments[_RESULT_AT.get(name, 1)]
-    return tuple(key), arrays, given if type(given) is DeviceArray else tuple(given)  # type: ignore[arg-type]
+    at = _RESULT_AT.get(name, 1)
+    if at >= len(arguments):
+        return None  # a verb without outputs
+    given = arguments[at]
+    if type(given) is DeviceArray:
+        return tuple(key), arrays, given
+    if not isinstance(given, list | tuple | Sharded):
+        return None  # nothing that takes outputs takes it
+    return tuple(key), arrays, tuple(given)
 
 
 def _forget(known: dict[object, Any], key: object, _: object) -> None:
