@@ -333,7 +333,7 @@ class WorldLost(RequestError):
     Its inputs are intact on every member, and its outputs are torn on every member, also on those that had finished.
     An array that is both is torn. Work that was submitted behind the collective and used its outputs gets this error
     too, and what that work was writing is torn. All other work goes on. The world begins its next epoch by itself, and
-    takes requests meanwhile: they run in it.
+    takes requests meanwhile: they run in it. Work of a lost member alone gets `ContextLost` instead.
     """
 
     _fields: ClassVar[tuple[str, ...]] = (*DeviceError._fields, "epoch", "causes")
