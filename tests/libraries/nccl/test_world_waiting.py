@@ -12,6 +12,7 @@ import trio.testing
 
 from atomr_trio import InvalidArgument, premultiplied_sum
 from atomr_trio._device.device import core_of
+from atomr_trio.libraries.nccl import world as worlds
 from support.groups import open_group
 from support.rogue import gated, kill_worker
 from support.worlds import SETTINGS, get, open_world, put
@@ -130,3 +131,49 @@ async def test_a_world_of_one_member_copies_in_place_and_elsewhere() -> None:
             batch.all_reduce([x], [y])
         with pytest.raises(InvalidArgument, match="premultiplied_sum"):
             await world.all_reduce([x], [y], op=premultiplied_sum(2.0))
+
+
+async def test_a_caller_that_polls_can_be_cancelled_and_the_collective_ends() -> None:
+    async with open_world(2) as (devices, world):
+        arrays = await put(devices, *[np.ones(N, np.float32)] * 2)
+        outputs = await put(devices, *[np.zeros(N, np.float32)] * 2)
+        await world.all_reduce(arrays, outputs)
+        await outputs[0].fill(0)
+        async with gated(devices[0]) as gate:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(world.all_reduce, arrays, outputs)
+                while world._actor._epoch is None or world._actor._epoch.idle:
+                    await trio.lowlevel.checkpoint()
+                nursery.cancel_scope.cancel()
+            await gate.open()
+        await world.barrier()
+        assert [found.tolist() for found in await get(outputs)] == [[2.0] * N] * 2
+
+
+async def test_calls_that_are_remembered_are_forgotten_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "_MOST_KNOWN", 2)
+    async with open_world(2) as (devices, world):
+        x, y, z = [await put(devices, *[np.full(N, number, np.float32)] * 2) for number in (1, 2, 3)]
+        for _ in range(2):
+            for source, target in ((x, y), (y, z), (z, x)):
+                await world.all_reduce(source, target)
+        assert len(world._known) <= 2
+        assert [found.tolist() for found in await get(x)] == [[64.0] * N] * 2
+        empty: list[Any] = [dev.empty(0, np.float32) for dev in devices]
+        assert {each.size for each in world.all_reduce_nowait(empty)} == {0}
+        batch = world.batch()
+        async with batch:
+            batch.all_reduce(x, y)
+            with pytest.raises(InvalidArgument, match="entered once"):
+                await batch.__aenter__()
+
+
+async def test_a_collective_is_not_captured() -> None:
+    async with open_world(2) as (devices, world):
+        arrays = await put(devices, *[np.ones(N, np.float32)] * 2)
+
+        async def record(_: Any) -> None:
+            await world.all_reduce(arrays)
+
+        with pytest.raises(InvalidArgument, match="cannot be captured"):
+            await devices[0].capture(record)
