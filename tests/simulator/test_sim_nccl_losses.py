@@ -38,14 +38,16 @@ begun = thread(lambda: globals().update(comm=joined({words!r})))
 
 def test_an_init_that_blocks_ends_when_another_thread_aborts_its_handle(ranks: Ranks):
     [[words]] = ranks.run("tell(new_id())", [0])
-    assert ranks.run(f"""
+    [[alive, aborted, ends, handle, again]] = ranks.run(f"""
 early, ends, words = c_void_p(), [], ncclUniqueId.from_buffer_copy(bytes.fromhex({words!r}))
 begun = thread(lambda: ends.append(ncclCommInitRank.status(early, 2, words, 0)))
 until(lambda: early.value)
 tell(begun.is_alive(), ncclCommAbort.status(early))
 begun.join()
 tell(ends, early.value, ncclCommAbort.status(early))
-""", [0]) == [[True, 0, [3], None, 0]]  # fmt: skip
+""", [0])  # fmt: skip
+    assert (alive, aborted, handle, again) == (True, 0, None, 0)
+    assert ends in ([2], [3]), "it may be connecting still, or wait for the others already"
 
 
 def test_an_id_serves_once(ranks: Ranks):
