@@ -53,6 +53,7 @@ from atomr_trio._calls.verbs import is_verb
 from atomr_trio._values.util import NoPublicConstructor
 from support import open_test_device
 from support.linear import find
+from support.places import leaves, put
 from support.public_interface import CALLABLES, Member, spelled
 from support.strategies import sent
 from support.verbs import VERBS, dtype_of, noting, numbered
@@ -514,29 +515,6 @@ def every_call() -> Iterator[Call]:
         yield from (call_of(name, each) for each in variants)
     for name, given in LINEAR.items():
         yield from linear_calls(name, given)
-
-
-Place = tuple[Any, ...]
-"""The name of a parameter, and in a list or a dict that is given there the way to one of its elements."""
-
-
-def leaves(value: Any, place: Place = ()) -> Iterator[tuple[Place, Any]]:
-    """Every argument; of a list or a dict every element."""
-    if isinstance(value, dict | list | tuple):
-        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-            yield from leaves(each, (*place, key))
-    else:
-        yield place, value
-
-
-def put(value: Any, place: Place, other: object) -> Any:
-    """The same arguments, with another one in one place."""
-    if not place:
-        return other
-    key, *rest = place
-    changed = dict(value) if isinstance(value, dict) else list(value)
-    changed[key] = put(value[key], tuple(rest), other)
-    return tuple(changed) if isinstance(value, tuple) else changed
 
 
 # --- the refusals -----------------------------------------------------------------------------------------------------
