@@ -139,6 +139,7 @@ if TYPE_CHECKING:
     )
     from .libraries.nccl.sharded import Sharded as Sharded
     from .libraries.nccl.world import World as World, WorldBatch as WorldBatch
+    from .libraries.nvrtc.declared import DeclaredKernel as DeclaredKernel, kernel as kernel
     from .libraries.nvrtc.verbs import Nvrtc as Nvrtc
     from .libraries.random.generator import RandomGenerator as RandomGenerator
     from .libraries.registered import *
@@ -229,6 +230,7 @@ _HOMES = {
     "libraries.nccl.arguments": ("PremultipliedSum", "premultiplied_sum"),
     "libraries.nccl.sharded": ("Sharded",),
     "libraries.nccl.world": ("World", "WorldBatch"),
+    "libraries.nvrtc.declared": ("DeclaredKernel", "kernel"),
     "libraries.nvrtc.verbs": ("Nvrtc",),
     "libraries.random.generator": ("RandomGenerator",),
     "plain._faces.starts": ("start", "start_devices"),

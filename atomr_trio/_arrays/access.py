@@ -2,11 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol, final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
 
+import attrs
+import numpy as np
+import numpy.typing as npt
+
+from .._values.dtypes import check_dtype
 from .._values.errors import InvalidArgument
 from .._wire.protocol import Role
 from .arrays import DeviceArray
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as Defaulting
+
+    Element = Defaulting("Element", default=Any)
+else:
+    Element = TypeVar("Element")
+
+
+@attrs.frozen
+class DeclaredArray:
+    """The annotation of an array in the signature of a kernel: ``ReadOnly[np.float32]``."""
+
+    role: Role
+    """The kernel's access to it."""
+    dtype: np.dtype[Any]
+    """The type of its elements."""
 
 
 class ArrayForm(Protocol):
@@ -46,24 +68,48 @@ class Marked:
 
 
 @final
-class ReadOnly(Marked):
-    """An argument that a kernel only reads; returned by `read_only`."""
+class ReadOnly(Marked, Generic[Element]):
+    """An argument that a kernel only reads; returned by `read_only`.
+
+    ``ReadOnly[np.float32]`` is the annotation of such an array in the signature of a `kernel`.
+    """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, dtype: npt.DTypeLike) -> DeclaredArray:
+            return DeclaredArray(Role.READ, check_dtype(dtype))
 
 
 @final
-class Writes(Marked):
-    """An argument that a kernel reads and writes; returned by `writes`."""
+class Writes(Marked, Generic[Element]):
+    """An argument that a kernel reads and writes; returned by `writes`.
+
+    ``Writes[np.float32]`` is the annotation of such an array in the signature of a `kernel`.
+    """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, dtype: npt.DTypeLike) -> DeclaredArray:
+            return DeclaredArray(Role.WRITE, check_dtype(dtype))
 
 
 @final
-class Overwrites(Marked):
-    """An argument that a kernel overwrites completely; returned by `overwrites`."""
+class Overwrites(Marked, Generic[Element]):
+    """An argument that a kernel overwrites completely; returned by `overwrites`.
+
+    ``Overwrites[np.float32]`` is the annotation of such an array in the signature of a `kernel`.
+    """
 
     __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, dtype: npt.DTypeLike) -> DeclaredArray:
+            return DeclaredArray(Role.OVERWRITE, check_dtype(dtype))
 
 
 @final

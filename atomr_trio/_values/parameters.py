@@ -101,7 +101,7 @@ class Parameter:
     scalars: tuple[str, ...] | None = None
     """For a struct of a known type, the dtypes of numpy's numbers that it takes; None if it may be any."""
     reads: bool = False
-    """True if it is proven that the kernel writes nothing through this pointer."""
+    """True if it is proven that the kernel writes nothing through this pointer, or if the declaration of it says so."""
 
     @property
     def description(self) -> str:

@@ -73,6 +73,11 @@ __device__ float load(void *data, unsigned long long offset, void *info, void *s
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
 
+
+@atomr_trio.kernel("x[0] += 1;")
+def add_one(x: atomr_trio.Writes[np.float32]) -> None: ...
+
+
 PLAIN = {
     *("int", "float", "complex", "str", "bool", "bytes", "bytearray", "memoryview", "None", "Sequence", "Iterable"),
     *("SupportsIndex", "Dimensions", "Literal", "EllipsisType", "slice", "Index", "npt.DTypeLike", "npt.NDArray"),
@@ -96,6 +101,9 @@ PLAIN = {
 """The words of annotations of what belongs to no device."""
 
 BELONGS_TO_NONE = {
+    "DeclaredKernel.launch(arguments)": "they are given to `Kernel.launch`",
+    "DeclaredKernel.launch(options)": "they are given to `Kernel.launch`",
+    "Nvrtc.kernel(declared)": "a declaration, which is for every device",
     "Devices.map(function)": "a function; what it does is done by the verbs of the devices",
     "Devices.map(items)": "anything; only the function uses it",
     **dict.fromkeys(
@@ -626,6 +634,7 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
     "ModuleLoader.load": lambda w: {"image": w.program.ptx or w.program.cubin, "name": "again", "variables": ["spare"]},
     "Nvrtc.compile": lambda w: {"source": SOURCE, "name": "add", "options": NvrtcOptions()},
     "Nvrtc.compile_program": lambda w: {"source": SOURCE, "options": NvrtcOptions()},
+    "Nvrtc.kernel": lambda w: {"declared": add_one},
     "PreparedLaunch.__getitem__": lambda w: {"index": 0},
     "Program.__getitem__": lambda w: {"name": "add"},
     "Program.function": lambda w: {"name": "add"},
@@ -639,8 +648,9 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
 """Right calls of the verbs that are given nothing of a device."""
 
 CALLED_ELSEWHERE = {
-    *("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "link"),
+    *("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "kernel", "link"),
     *(
+        "DeclaredKernel.launch",
         "Device.restart",
         *("Devices.__getitem__", "Devices.events", "Devices.map", "Devices.pick", "Devices.reserve", "open_devices"),
         *("LeastLoaded.choose", "MostFree.choose", "Placement.choose", "RoundRobin.choose"),

@@ -598,6 +598,7 @@ class Awaited:
             "ModuleLoader.load": lambda: dev.module.load(add.ptx or add.cubin),
             "Nvrtc.compile": lambda: dev.nvrtc.compile(SOURCE, "twice"),
             "Nvrtc.compile_program": lambda: dev.nvrtc.compile_program(SOURCE.replace("add", "plus")),
+            "Nvrtc.kernel": lambda: dev.nvrtc.kernel(declared),
             "PreparedLaunch.launch": self.step.launch,
             "Program.unload": self.program.unload,
             "Random.load": lambda: dev.random.load("gamma"),
@@ -625,6 +626,10 @@ class Awaited:
         async with self.dev.lane() as lane:
             await self.add.launch(1, 1, self.x, 1, lane=lane)
             await lane.synchronize()
+
+
+@atomr_trio.kernel("x[0] += 1;")
+def declared(x: atomr_trio.Writes[np.int32]) -> None: ...
 
 
 WAIT_ALONE = {

@@ -39,6 +39,11 @@ extern "C" __global__ void add(int *x, int a) { x[threadIdx.x] += a; counter = a
 LENGTH = 32
 HOST = np.arange(LENGTH, dtype=np.int32)
 
+
+@atomr_trio.kernel("x[threadIdx.x] += 1;")
+def add_one(x: atomr_trio.Writes[np.int32]) -> None: ...
+
+
 Stage = Any
 """A device and one of everything that is made of it; see `on_stage`."""
 
@@ -93,6 +98,8 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "Batch.record": lambda s: s.batch.record(),
     "Batch.to_device": lambda s: s.batch.to_device(HOST),
     "Batch.to_host": lambda s: s.batch.to_host(s.x),
+    "DeclaredKernel.launch": lambda s: add_one.launch(s.dev, 1, LENGTH, s.x),
+    "DeclaredKernel.on": lambda s: add_one.on(s.dev),
     "Device.capture": lambda s: s.dev.capture(lambda recorder: recorder.fill(s.x, 1)),
     "Device.empty": lambda s: s.dev.empty(LENGTH),
     "Device.events": lambda s: s.dev.events(),
@@ -151,6 +158,7 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "ModuleLoader.load": lambda s: s.dev.module.load(s.image),
     "Nvrtc.compile": lambda s: s.dev.nvrtc.compile(SOURCE, "add"),
     "Nvrtc.compile_program": lambda s: s.dev.nvrtc.compile_program(SOURCE),
+    "Nvrtc.kernel": lambda s: s.dev.nvrtc.kernel(add_one),
     "PreparedLaunch.__setitem__": lambda s: s.prepared.__setitem__(1, 7),
     "PreparedLaunch.launch": lambda s: s.prepared.launch(),
     "PreparedLaunch.launch_nowait": lambda s: s.prepared.launch_nowait(),
@@ -228,7 +236,7 @@ OF_NO_DEVICE = (
     *("DeviceSnapshot", "LeastLoaded", "MostFree", "Placement", "RoundRobin"),
     *("Devices.world", "PremultipliedSum", "Sharded", "World", "premultiplied_sum"),  # tests/libraries/nccl has these
     *("RestartPolicy", "compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "link"),
-    *("testing.FaultSigns", "testing.WorkerPool"),
+    *("kernel", "testing.FaultSigns", "testing.WorkerPool"),
 )
 """Functions, and classes of values, that know no device."""
 

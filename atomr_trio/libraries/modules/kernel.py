@@ -8,6 +8,7 @@ import struct
 from collections.abc import Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, SupportsIndex, TypedDict, final
 
+import attrs
 import numpy as np
 import trio
 
@@ -56,6 +57,13 @@ class LaunchKeywords(AttributeKeywords, total=False):
 
     touches: Iterable[DeviceArray | Marked]
     hang_timeout: float | None
+
+
+class AwaitedLaunchKeywords(LaunchKeywords, total=False):
+    """The options of `Kernel.launch`."""
+
+    shared_bytes: int
+    lane: Lane | None
 
 
 _FIXED: Final = frozenset({int, float, bytes})
@@ -128,6 +136,7 @@ class Kernel(metaclass=NoPublicConstructor):
         "_module",
         "_number",
         "_operation",
+        "_overwrites",
         "_plain",
         "_proves",
         "_record",
@@ -149,7 +158,8 @@ class Kernel(metaclass=NoPublicConstructor):
     _made_by = "`await dev.nvrtc.compile(source, name)`"
     _engine = LAUNCH.engine
 
-    def __init__(self, module: Module, name: str) -> None:
+    def __init__(self, module: Module, name: str, roles: Sequence[Role | None] = ()) -> None:
+        """Make it. `roles` are what its declaration says of its arrays, one for each parameter, if it has one."""
         lowered = module._lowered(name)
         self._module = module
         self._key = object()
@@ -157,7 +167,9 @@ class Kernel(metaclass=NoPublicConstructor):
         self._number = module._kernel_numbers[lowered]
         self._operation = f"launch of {name}"
         self.name = name
-        self.signature = module._signature(lowered)
+        self.signature = _as_declared(module._signature(lowered), roles)
+        self._overwrites = frozenset(index for index, role in enumerate(roles) if role is Role.OVERWRITE)
+        """The parameters whose arrays it overwrites, unless a launch says something else."""
         self.attributes = KernelAttributes._from_worker(module._facts[lowered])
         self._checked_dimensions: dict[Hashable, bytes] = {}
         """The results of `_check_dimensions`, for later launches with the same dimensions."""
@@ -351,7 +363,9 @@ class Kernel(metaclass=NoPublicConstructor):
                 return 0
             if array._plain is not plain[parameter.index] and parameter.elements is not None:
                 check_elements(self.name, parameter, parameter.elements, array, strided=strided)
-            if role is None:
+            if role is None and parameter.index in self._overwrites:
+                operands.append((block, _role_of(array, Role.OVERWRITE, False)))
+            elif role is None:
                 # A variable of a module may be written by its own name as well.
                 reads = proven and parameter.reads and type(array._storage) is Storage
                 operands.append((block, Role.READ if reads else Role.WRITE))
@@ -725,6 +739,17 @@ def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
     if all(type(each) is int for each in flat):
         return parts
     return None
+
+
+def _as_declared(signature: KernelSignature, roles: Sequence[Role | None]) -> KernelSignature:
+    """Return the signature with the reads that a declaration has promised beside those that are proven."""
+    if Role.READ not in roles:
+        return signature
+    promised = tuple(
+        attrs.evolve(each, reads=True) if role is Role.READ else each
+        for each, role in zip(signature.parameters, roles, strict=True)
+    )
+    return attrs.evolve(signature, parameters=promised)
 
 
 def _role_of(array: DeviceArray, given: Role | None, reads: bool) -> Role:

@@ -50,7 +50,7 @@ from ..._values.errors import (
 from ..._values.shortage import host_limits
 from ..._values.signatures import KernelSignature, signature_of_layout
 from ..._values.util import Living, NoPublicConstructor, known, shown
-from ..._wire.protocol import LANE_COMPUTE
+from ..._wire.protocol import LANE_COMPUTE, Role
 from ..._wire.records.module import LOAD, UNLOAD, kernel_number
 
 if TYPE_CHECKING:
@@ -297,6 +297,18 @@ class Module(metaclass=NoPublicConstructor):
             kernel = Kernel._create(self, name)
             self._kernels[name] = kernel
         return kernel
+
+    def _declared(self, name: str, roles: Sequence[Role | None]) -> Kernel:
+        """Return the kernel called `name`, of whose arrays a declaration says more than its code proves."""
+        from .kernel import Kernel
+
+        kernel: Kernel = Kernel._create(self, name, roles)
+        self._kernels[name] = kernel
+        return kernel
+
+    def _serves(self) -> bool:
+        """Return whether its kernels can be launched: it is loaded, and not of a lost generation in the strict mode."""
+        return not self._unloaded and not (self._device.strict and self._born != self._device.generation)
 
     def global_(self, name: str, dtype: npt.DTypeLike = np.uint8) -> DeviceArray:
         """Return the variable `name`, ``__device__`` or ``__constant__``, as an array (``cuModuleGetGlobal``).
@@ -742,7 +754,7 @@ async def load_program(device: DeviceCore, program: CompiledProgram) -> Program:
     """Return the shared module of a program, loaded at least once so that its facts are known."""
     programs = device.part(Modules).programs
     module = programs.get(id(program))
-    if module is None or module._unloaded or (device.strict and module._born != device.generation):
+    if module is None or not module._serves():
         module = await load_apart(device, program)
         programs[id(program)] = module
     else:

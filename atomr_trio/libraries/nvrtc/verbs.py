@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, final
 
 import attrs
+import trio
 
 from ..._calls.compiling import Compiling, compiled, options_of
 from ..._compiling.compiler import CompiledProgram
 from ..._compiling.options import NvrtcOptions
 from ..._compiling.service import CompileStatistics
 from ..._generation.core import DeviceCore
+from ..._values.errors import InvalidArgument
+from ..._values.util import shown
 from ..modules.module import Program, check_name, load_apart, load_program
+from .declared import Declarations, DeclaredKernel
 
 if TYPE_CHECKING:
     from ..modules.kernel import Kernel
@@ -57,6 +61,34 @@ class Nvrtc:
         Raises as `compile` does.
         """
         return await load_apart(self._device, await self._compiled(source, options))
+
+    async def kernel(self, declared: DeclaredKernel) -> Kernel:
+        """Return a kernel that was declared by `atomr_trio.kernel`; `DeclaredKernel.on` is a shorter way to say it.
+
+        `declared` is compiled and loaded as by `compile` when the device is given it for the first time, into a module
+        of its own (``nvrtcCompileProgram``, ``cuModuleLoadDataEx``). The device keeps it as long as the declaration
+        exists.
+
+        Raises as `compile` does, and `InvalidArgument` for anything but a declared kernel.
+        """
+        device = self._device
+        device.home.check_task()
+        device.check_open()
+        given: object = declared
+        if not isinstance(given, DeclaredKernel):
+            raise InvalidArgument(f"expected a kernel that was declared by atomr_trio.kernel, not {shown(given)}")
+        declarations = device.part(Declarations)
+        found = declarations.found(declared)
+        if found is not None:
+            await trio.lowlevel.checkpoint()
+            return found
+        module = await load_apart(device, await self._compiled(declared.source, declared.options))
+        # Another task may have been faster. Both of them get the same kernel.
+        kernel = declarations.found(declared)
+        if kernel is None:
+            kernel = module._declared(declared.name, declared._roles)
+            declarations.kernels[declared] = kernel
+        return kernel
 
     def statistics(self) -> CompileStatistics:
         """Return what the compiler's threads and caches are doing and have done, for all devices of this run."""

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ..._compiling.images import ImageKind
     from ..._compiling.options import NvrtcOptions
     from ..._compiling.service import CompileStatistics
+    from ...libraries.nvrtc.declared import DeclaredKernel
     from .arrays import DeviceArray
     from .devices import Device
     from .kernels import Kernel
@@ -298,6 +299,18 @@ class Nvrtc(Twin):
         Raises as `compile` does.
         """
         result: Program = self._wait(self._awaited.compile_program, source, options)
+        return result
+
+    def kernel(self, declared: DeclaredKernel) -> Kernel:
+        """Return a kernel that was declared by `atomr_trio.kernel`; `DeclaredKernel.on` is a shorter way to say it.
+
+        `declared` is compiled and loaded as by `compile` when the device is given it for the first time, into a module
+        of its own (``nvrtcCompileProgram``, ``cuModuleLoadDataEx``). The device keeps it as long as the declaration
+        exists.
+
+        Raises as `compile` does, and `InvalidArgument` for anything but a declared kernel.
+        """
+        result: Kernel = self._wait(self._awaited.kernel, declared)
         return result
 
     def statistics(self) -> CompileStatistics:

@@ -1,0 +1,2 @@
+int i = threadIdx.x;
+x[i] *= a;
