@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from ._device.group import Devices as Devices
     from ._device.open import open_device as open_device, open_devices as open_devices
     from ._device.reservation import Reservation as Reservation
+    from ._device.retry import Attempt as Attempt, Retry as Retry
     from ._memory.map import MemoryChunk as MemoryChunk, MemoryMap as MemoryMap, MemoryPiece as MemoryPiece
     from ._supervision.policy import RestartPolicy as RestartPolicy
     from ._values.errors import (
@@ -144,6 +145,7 @@ if TYPE_CHECKING:
     from .libraries.random.generator import RandomGenerator as RandomGenerator
     from .libraries.registered import *
     from .plain._faces.starts import start as start, start_devices as start_devices
+    from .plain._retry import retry as retry
 
 __version__ = "0.1.0"
 
@@ -210,6 +212,7 @@ _HOMES = {
     "_device.group": ("Devices",),
     "_device.open": ("open_device", "open_devices"),
     "_device.reservation": ("Reservation",),
+    "_device.retry": ("Attempt", "Retry"),
     "_values.parameters": ("Elements", "Parameter", "ParameterKind"),
     "_values.placement": ("DeviceSnapshot", "LeastLoaded", "MostFree", "Placement", "RoundRobin"),
     "_values.signatures": ("KernelSignature",),
@@ -234,6 +237,7 @@ _HOMES = {
     "libraries.nvrtc.verbs": ("Nvrtc",),
     "libraries.random.generator": ("RandomGenerator",),
     "plain._faces.starts": ("start", "start_devices"),
+    "plain._retry": ("retry",),
 }
 
 _HOME_OF = {name: home for home, names in (_HOMES | _LIBRARIES).items() for name in names}

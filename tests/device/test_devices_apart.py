@@ -117,6 +117,7 @@ BELONGS_TO_NONE = {
     "Program.__contains__(name)": "anything may be asked for",
     "Random.philox(parameters)": "numbers; arrays among them are refused on any device",
     "RandomGenerator.seek(state)": "plain data, which is for every device",
+    "retry(saving)": "`test_retry.py` gives it an array of another device",
     "link(inputs)": "images, which are for every device",
     "overwrites(array)": "the launch that it is given to refuses it",
     **dict.fromkeys(("Fft.plan(load)", "Fft.plan(store)"), "code, which is for every device"),
@@ -659,7 +660,7 @@ CALLED_ELSEWHERE = {
         "KernelSignature.described",
         "LinkInput.read",
         "LinkOptions.flags",
-        *("open_device", "start", "start_devices"),
+        *("open_device", "retry", "start", "start_devices"),
     ),
 }
 """What knows no device, or costs a generation."""

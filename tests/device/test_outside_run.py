@@ -81,10 +81,14 @@ async def on_stage(dev: Device) -> AsyncIterator[Stage]:
         event = dev.compute_lane.record()
         await event.wait()
         word = testing.EndlessKernel(y)
+        attempts = atomr_trio.retry(dev)
+        attempt = await anext(attempts)
         yield SimpleNamespace(**{name: value for name, value in locals().items() if name not in ("record", "_")})
 
 
 VERBS: dict[str, Callable[[Stage], Any]] = {
+    "Attempt.__aenter__": lambda s: s.attempt.__aenter__(),
+    "Attempt.__aexit__": lambda s: s.attempt.__aexit__(None, None, None),
     "Batch.__aenter__": lambda s: s.dev.batch().__aenter__(),
     "Batch.__aexit__": lambda s: s.batch.__aexit__(None, None, None),
     "Batch.copy_from": lambda s: s.batch.copy_from(s.x, HOST),
@@ -174,11 +178,13 @@ VERBS: dict[str, Callable[[Stage], Any]] = {
     "RandomGenerator.spawn": lambda s: s.generator.spawn(1),
     "Reservation.__enter__": lambda s: s.devices.reserve(1).__enter__(),
     "Reservation.__exit__": lambda s: s.reservation.__exit__(None, None, None),
+    "Retry.__anext__": lambda s: s.attempts.__anext__(),
     "Subscription.__aenter__": lambda s: s.events.__aenter__(),
     "Subscription.__aexit__": lambda s: s.events.__aexit__(None, None, None),
     "Subscription.__anext__": lambda s: s.events.__anext__(),
     "Subscription.__enter__": lambda s: s.events.__enter__(),
     "Subscription.__exit__": lambda s: s.events.__exit__(None, None, None),
+    "retry": lambda s: atomr_trio.retry(s.dev),
     "testing.EndlessKernel.end": lambda s: s.word.end(),
     "testing.cause": lambda s: testing.cause(s.dev, testing.Fault.TRAP),
     "testing.endless_kernel": lambda s: testing.endless_kernel(s.dev).__aenter__(),
@@ -216,6 +222,7 @@ ANYWHERE = {
     "Nvrtc.statistics",
     "PreparedLaunch.__getitem__",
     "PreparedLaunch.__len__",
+    "Retry.__aiter__",
     "Subscription.__aiter__",
     "open_device",  # in another run and in another thread: that is another device
     "open_devices",

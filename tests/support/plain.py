@@ -38,6 +38,7 @@ CLASSES = {
     "lanes": ("Event", "Lane"),
     "modules": ("Module", "Program", "ModuleLoader", "Nvrtc"),
     "plans": ("FftPlan",),
+    "retries": ("Retry", "Attempt"),
     "generators": ("RandomGenerator",),
     "worlds": ("World", "WorldBatch", "Sharded"),
 }
@@ -419,9 +420,14 @@ ENTERS = """    def __enter__(self) -> Self:
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._leave(kind, error, traceback)
+    ) -> {returned}:
+        {leaves}
 """
+LEAVES = {
+    "None": "self._leave(kind, error, traceback)",
+    "bool": "result: bool = self._leave(kind, error, traceback)\n        return result",
+}
+"""The end of a block, by what the end of the awaited one returns: for bool it may catch an exception."""
 ENTERS_AT_ONCE = """    def __enter__(self) -> {returned}:
         result: {returned} = self._enter_at_once()
         return result
@@ -492,7 +498,8 @@ def class_text(file: File, cls: type, bases: list[str], *, own_only: bool = Fals
     elif "__aenter__" in names and "Module" not in bases:
         file.real.setdefault("typing", set()).add("Self")
         file.typing.setdefault("types", set()).add("TracebackType")
-        parts.append(ENTERS)
+        returned = ast.unparse(definition_of(inspect.unwrap(vars(cls)["__aexit__"]))[1].returns or ast.Constant(None))
+        parts.append(ENTERS.format(returned=returned, leaves=LEAVES[returned]))
     if "__anext__" in names:
         module, node = definition_of(vars(cls)["__anext__"])
         item = annotation(file, module, node.returns, given=False)

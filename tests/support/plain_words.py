@@ -19,6 +19,8 @@ WORDS = (
     (r"\b(of|to) `open_devices`", r"\1 `start_devices`"),
     (r"as an async iterator", "as an iterator"),
     (r"is an async iterator", "is an iterator"),
+    (r": an async iterator that", ": an iterator that"),
+    (r": an async context manager", ": a context manager"),
     (
         r"\n\nBoth `with` and `async with` work\. Entering the latter is a checkpoint, and so is the iteration; leaving is none\.\n",
         "\n\n",

@@ -20,9 +20,11 @@ if TYPE_CHECKING:
     from .lib_solver import BatchSolver as BatchSolver, Solver as Solver
     from .modules import Module as Module, ModuleLoader as ModuleLoader, Nvrtc as Nvrtc, Program as Program
     from .plans import FftPlan as FftPlan
+    from .retries import Attempt as Attempt, Retry as Retry
     from .worlds import Sharded as Sharded, World as World, WorldBatch as WorldBatch
 
 __all__ = [
+    "Attempt",
     "Batch",
     "BatchBlas",
     "BatchBlasLt",
@@ -53,6 +55,7 @@ __all__ = [
     "RecordedFft",
     "RecordedRandom",
     "Reservation",
+    "Retry",
     "Sharded",
     "Solver",
     "Subscription",
@@ -61,6 +64,7 @@ __all__ = [
 ]
 
 HOMES: Final[dict[str, str]] = {
+    "Attempt": "retries",
     "Batch": "batches",
     "BatchBlas": "lib_blas",
     "BatchBlasLt": "lib_blaslt",
@@ -91,6 +95,7 @@ HOMES: Final[dict[str, str]] = {
     "RecordedFft": "lib_fft",
     "RecordedRandom": "lib_random",
     "Reservation": "devices",
+    "Retry": "retries",
     "Sharded": "worlds",
     "Solver": "lib_solver",
     "Subscription": "events",
