@@ -21,6 +21,7 @@ import trio
 from .._memory.arena import Block
 from .._values.dtypes import check_dtype, spelling
 from .._values.errors import InvalidArgument
+from .._values.html import table
 from .._values.util import NoPublicConstructor, shown
 from . import layout as _layout
 from .ownership import check_own, foreign
@@ -260,6 +261,16 @@ class DeviceArray(metaclass=NoPublicConstructor):
             f"<DeviceArray {self.shape} {self.dtype.name}, {self.state}, "
             f"on device {device.index}, generation {self.generation}>"
         )
+
+    def _repr_html_(self) -> str:
+        """Return a table of what is known of the array, for a notebook. Its elements are not copied for that."""
+        device = self._storage.device
+        rows = (
+            *(("shape", self.shape), ("dtype", self.dtype.name), ("bytes", f"{self.nbytes:,}")),
+            ("strides", None if self.contiguous else self.strides),
+            *(("state", self.state), ("device", device.index), ("generation", self.generation)),
+        )
+        return table("DeviceArray", rows)
 
     def __array__(self, *_args: object, **_kwargs: object) -> npt.NDArray[Any]:
         # Without this numpy would make an array that contains this object.

@@ -23,6 +23,7 @@ from .._transfers.trim import Trim
 from .._values.dtypes import check_dtype
 from .._values.errors import InvalidArgument
 from .._values.events import Subscription
+from .._values.html import sized, table
 from .._values.info import DeviceInfo
 from .._values.state import DeviceState
 from .._values.statistics import DeviceStatistics, LaneStatistics, MemoryStatistics
@@ -75,6 +76,19 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         info = self._core.known_info
         name = self._core.backend if info is None else info.name
         return f"<Device {self._core.index} ({name}), {self.state.value}, generation {self.generation}>"
+
+    def _repr_html_(self) -> str:
+        """Return a table of what is known of the device, for a notebook. It asks no worker."""
+        core, info, arena = self._core, self._core.known_info, self._memory.arena
+        standbys = f"{core.standbys.ready} of {core.standbys.count} ready" if core.standbys.count else None
+        memory = f"{sized(arena.in_use)} in use, {sized(arena.reserved)} reserved, at most {sized(arena.limit)}"
+        rows = (
+            ("name", None if info is None else info.name),
+            ("compute capability", None if info is None else "{}.{}".format(*info.capability)),
+            *(("backend", self.backend), ("state", self.state.value), ("generation", self.generation)),
+            *(("memory of arrays", memory), ("standbys", standbys), ("last error", core.last_error)),
+        )
+        return table(f"Device {core.index}", rows)
 
     # --- what it is ---------------------------------------------------------------------------------------------------
 

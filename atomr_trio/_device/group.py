@@ -43,6 +43,7 @@ from .._supervision.home import check_can_open
 from .._supervision.policy import GiveUp, RestartPolicy
 from .._values.errors import DeviceClosed, DeviceFailed, InvalidArgument, OutOfDeviceMemory, fresh
 from .._values.events import DeviceEvent, EventHub, MemberEvent, Subscription
+from .._values.html import table
 from .._values.placement import DeviceSnapshot, LeastLoaded, Placement, choose
 from .._values.statistics import GroupStatistics
 from .._values.util import NoPublicConstructor, shown
@@ -142,6 +143,10 @@ class Devices(Sequence[Device], metaclass=_DevicesType):
     def __repr__(self) -> str:
         states = ", ".join(f"{each.index} {each.state.value}" for each in self._devices)
         return f"<Devices {states}; {self._supervisor.strategy}{', peers' if self._group.peers else ''}>"
+
+    def _repr_html_(self) -> str:
+        """Return the tables of the devices, for a notebook."""
+        return table(f"Devices, {self._supervisor.strategy}", [(str(each.index), each) for each in self._devices])
 
     # --- the sequence -------------------------------------------------------------------------------------------------
 

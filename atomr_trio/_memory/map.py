@@ -5,14 +5,17 @@ This file reads the arena's accounts and draws. Its only change is to take back 
 
 from __future__ import annotations
 
+import base64
 import bisect
 import heapq
+import html
 import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias, TypeVar
 
 import attrs
 
+from .._values.html import sized
 from .._values.util import known
 from .arena import AT_A_TIME
 
@@ -86,7 +89,7 @@ class MemoryChunk:
 
     def __str__(self) -> str:
         share = f"{100 * self.in_use / self.size:5.1f} %"
-        return f"{self.address:#x} {_size(self.size):>9} {self.state:8} {share} [{''.join(self._cells())}]"
+        return f"{self.address:#x} {sized(self.size):>9} {self.state:8} {share} [{''.join(self._cells())}]"
 
     def _cells(self) -> Iterator[str]:
         """The chunk in cells of the same size."""
@@ -103,7 +106,7 @@ class MemoryChunk:
 
 @attrs.frozen
 class MemoryMap:
-    """The places of all arrays in a device's memory at one moment. `str()` of it is a picture, a line per chunk."""
+    """The places of all arrays in a device's memory at one moment. It is shown as a picture, with a line per chunk."""
 
     device: int
     """Index of the device."""
@@ -115,9 +118,18 @@ class MemoryMap:
         legend = "   ".join(f"{sign} {state}" for state, sign in _SIGNS.items())
         return "\n".join([self._title(), *map(str, self.chunks), legend])
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        """Return the picture for a notebook. It is an image, so its style is its own."""
+        picture = base64.b64encode(self.svg().encode()).decode()
+        title = html.escape(self._title())
+        return f'<img style="max-width:100%" alt="{title}" src="data:image/svg+xml;base64,{picture}">'
+
     def _title(self) -> str:
         in_use, reserved = (sum(sizes) for sizes in ([c.in_use for c in self.chunks], [c.size for c in self.chunks]))
-        return f"device {self.device}: {_size(in_use)} in use of {_size(reserved)} in {len(self.chunks)} chunks"
+        return f"device {self.device}: {sized(in_use)} in use of {sized(reserved)} in {len(self.chunks)} chunks"
 
     def svg(self) -> str:
         """Return the picture as SVG, with a bar of one width per chunk. It is readable on light and on dark pages."""
@@ -142,7 +154,7 @@ class MemoryMap:
 
 def _bar(chunk: MemoryChunk, y: int) -> Iterator[str]:
     scale = (_WIDTH - _LEFT - 10) / chunk.size
-    yield f'<text x="8" y="{y + 13}">{chunk.address:#x} {_size(chunk.size)} {chunk.state}</text>'
+    yield f'<text x="8" y="{y + 13}">{chunk.address:#x} {sized(chunk.size)} {chunk.state}</text>'
     for piece in chunk.pieces:
         if piece.state != "free":
             x, width = _LEFT + (piece.address - chunk.address) * scale, max(piece.size * scale, 0.5)
@@ -151,13 +163,6 @@ def _bar(chunk: MemoryChunk, y: int) -> Iterator[str]:
     yield (
         f'<rect x="{_LEFT}" y="{y}" width="{chunk.size * scale:.2f}" height="{_ROW - 6}" fill="none" stroke="#8a8f98"/>'
     )
-
-
-def _size(nbytes: int) -> str:
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if nbytes >= factor:
-            return f"{nbytes / factor:.4g} {unit}"
-    return f"{nbytes} B"
 
 
 def map_of(device: int, arena: Arena) -> MemoryMap:

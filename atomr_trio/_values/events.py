@@ -16,6 +16,7 @@ import trio
 
 from .errors import InvalidArgument
 from .findings import Finding
+from .html import fields_table
 
 __all__ = [
     "ActorRestarted",
@@ -41,6 +42,10 @@ logger: Final = logging.getLogger("atomr_trio.supervision")
 @attrs.frozen(kw_only=True)
 class DeviceEvent:
     """The base class of all events. You receive one of its subclasses."""
+
+    def _repr_html_(self) -> str:
+        """Return a table of the fields, for a notebook."""
+        return fields_table(self)
 
 
 @final

@@ -15,6 +15,7 @@ import attrs
 
 from .._wire.checking import DEFAULT_VARIABLE, kept_lines
 from .errors import InvalidArgument
+from .html import table
 from .util import shown
 
 Check: TypeAlias = Literal["bounds", "initialised", "races", "barriers", "all"]
@@ -119,6 +120,16 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.place}: {self.label}: {self.what}"
+
+    def _repr_html_(self) -> str:
+        """Return a table of what is known, for a notebook."""
+        other = None if self.other is None else f"{self.other.place}: {self.other.what}, thread {self.other.thread}"
+        rows = (
+            *(("place", self.place), ("what", self.what), ("kernel", self.kernel), ("block", self.block)),
+            *(("thread", self.thread), ("address", None if self.address is None else f"{self.address:#x}")),
+            *(("array", self.array), ("index", self.index), ("other thread", other)),
+        )
+        return table(f"Finding: {self.label}", rows)
 
     @classmethod
     def _from_worker(cls, facts: Mapping[str, Any]) -> Finding:

@@ -233,29 +233,32 @@ class _Opened(Twin):
         Raises what `function` raises; `InvalidArgument` for anything that is no async function; `OutsideRun` as `close`
         does.
         """
-        if not callable(function):
-            raise InvalidArgument(f"function is an async function, not {shown(function)}")
-
-        async def run(*given: Any) -> Any:
-            result = function(*given)
-            if not inspect.isawaitable(result):
-                raise InvalidArgument(f"function is an async function, and {shown(function)} is not")
-            return await result
-
-        result: Result = self._wait(run, *arguments)
+        result: Result = self._wait(_awaited_here, function, *arguments)
         return result
 
     async def in_asyncio(self, verb: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:
         """Await a `verb` in a task of asyncio, without blocking its loop: ``await dev.in_asyncio(x.to_host)``.
 
-        `verb` is a method of an object of this device, which is given the `arguments` and `keywords`. Cancelling the
-        task of asyncio cancels the verb, and is over when the verb is.
+        `verb` is a method of an object of this device, which is given the `arguments` and `keywords`. It may be `run`,
+        for an async function that uses the awaited face. Cancelling the task of asyncio cancels the verb, and is over
+        when the verb is.
 
         Raises what the verb raises; `InvalidArgument` for anything but such a method; `OutsideRun` where no loop of
         asyncio runs.
         """
-        result: Result = await awaited_in_asyncio(self._session, verb, arguments, keywords)
+        result: Result = await awaited_in_asyncio(
+            self._session, verb, arguments, keywords, {_Opened.run: _awaited_here}
+        )
         return result
+
+
+async def _awaited_here(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Await an async function, in the run of the device."""
+    given: object = function
+    result = function(*arguments) if callable(given) else None
+    if not inspect.isawaitable(result):
+        raise InvalidArgument(f"function is an async function, and {shown(function)} is not")
+    return await result
 
 
 class DeviceAccess(_Opened):

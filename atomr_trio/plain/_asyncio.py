@@ -6,26 +6,40 @@ import contextlib
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from .._values.errors import InvalidArgument, OutsideRun
 from .._values.util import known, shown
 from ._loop import Call
 from ._twins import Session, Twin, bare
 
+_LOOK_AGAIN: Final = 0.1
+"""Seconds after which a waiting loop looks around. The handler by which a notebook cancels a cell only notes a call for
+the loop, and does not wake it."""
 _RUN_IT = "call the verb itself, which blocks; or await this in a task of asyncio"
 
 
 async def awaited_in_asyncio(
-    session: Session, verb: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    session: Session,
+    verb: Callable[..., Any],
+    arguments: Sequence[Any],
+    keywords: Mapping[str, Any],
+    own: Mapping[object, Callable[..., Any]],
 ) -> Any:
-    """Await a verb in a task of asyncio; see `Device.in_asyncio`."""
+    """Await a verb in a task of asyncio; see `Device.in_asyncio`.
+
+    `own` has an awaited function for each method that only the blocking form has.
+    """
     loop = _running_loop()
     twin: object = getattr(verb, "__self__", None)
     name: str = getattr(verb, "__name__", "")
     if not isinstance(twin, Twin) or twin._session is not session:
         raise InvalidArgument(f"expected a method of an object of this device, not {shown(verb)}")
-    awaited = getattr(twin._awaited, name, None) or getattr(twin._awaited, f"a{name}", None)
+    awaited = (
+        own.get(getattr(verb, "__func__", None))
+        or getattr(twin._awaited, name, None)
+        or getattr(twin._awaited, f"a{name}", None)
+    )
     if awaited is None:
         raise InvalidArgument(
             f"{name} of {type(twin).__name__} has no awaited form", advice="call it by `asyncio.to_thread`"
@@ -48,7 +62,7 @@ async def awaited_in_asyncio(
     interrupt: BaseException | None = None
     while made.outcome is None:
         try:
-            await _shielded(done)
+            await _until(done)
         except BaseException as error:
             interrupt = interrupt or error
             session.loop.post(made.cancel)
@@ -62,10 +76,11 @@ def _set(done: Any) -> None:
         done.set_result(None)
 
 
-async def _shielded(done: Any) -> None:
+async def _until(done: Any) -> None:
+    """Wait for a future, which goes on if this is cancelled; or for a while, see `_LOOK_AGAIN`."""
     import asyncio
 
-    await asyncio.shield(done)
+    await asyncio.wait((done,), timeout=_LOOK_AGAIN)
 
 
 def _running_loop() -> Any:

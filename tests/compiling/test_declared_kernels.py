@@ -153,6 +153,8 @@ async def test_what_is_declared_of_arrays_counts_where_a_launch_says_nothing(dev
     x, y, z = (dev.zeros(1, np.float32) for _ in range(3))
     _, operands, _ = kernel._checked(1, 1, (x, y, z), 0, (), ORDINARY)
     assert [role for _, role in operands] == [Role.READ, Role.OVERWRITE, Role.WRITE]
+    _, operands, _ = kernel._checked(1, 1, (x, y, 0xBAD0), 0, (), ORDINARY)
+    assert [role for _, role in operands] == [Role.READ, Role.OVERWRITE]
     _, operands, _ = kernel._checked(1, 1, (atomr_trio.writes(x), atomr_trio.writes(y), z), 0, (), ORDINARY)
     assert [role for _, role in operands] == [Role.WRITE] * 3
 
@@ -282,6 +284,15 @@ async def test_an_error_in_a_body_that_is_found_nowhere_counts_its_own_lines(dev
     other.__code__ = other.__code__.replace(co_filename="<cell>")
     with pytest.raises(CompileError, match=r"<body of other>\(2\): error"):
         await declare(other, "\n".join(lines)).on(dev)
+
+
+async def test_an_error_in_a_cell_of_a_notebook_counts_the_lines_of_the_cell(dev):
+    lines = ["import atomr_trio", "@atomr_trio.kernel('''", "int i = nothing;", "''')", "def celled() -> None: ..."]
+    linecache.cache["<in 7>"] = (1, None, [f"{line}\n" for line in lines], "<in 7>")
+    scope: dict[str, Any] = {}
+    exec(compile("\n".join(lines), "<in 7>", "exec"), scope)
+    with pytest.raises(CompileError, match=r"<cell of celled>\(3\): error"):
+        await scope["celled"].on(dev)
 
 
 async def test_a_function_without_a_source_is_named(dev):

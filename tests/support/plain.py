@@ -59,8 +59,9 @@ BY_HAND = {
 """The base class of a form for what is not generated, and the names of the declarations that it stands for."""
 
 ANYWHERE = {
-    "DeviceArray": ("__len__", "__getitem__", "reshape", "transpose", "view"),
-    "Devices": ("__len__",),
+    "Device": ("_repr_html_",),
+    "DeviceArray": ("__len__", "__getitem__", "_repr_html_", "reshape", "transpose", "view"),
+    "Devices": ("__len__", "_repr_html_"),
     "Graph": ("__len__",),
     "Kernel": ("grid_for",),
     "Module": ("__contains__", "__iter__", "__len__"),

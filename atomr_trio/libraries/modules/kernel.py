@@ -136,8 +136,8 @@ class Kernel(metaclass=NoPublicConstructor):
         "_module",
         "_number",
         "_operation",
-        "_overwrites",
         "_plain",
+        "_promised",
         "_proves",
         "_record",
         "_record_bytes",
@@ -168,8 +168,8 @@ class Kernel(metaclass=NoPublicConstructor):
         self._operation = f"launch of {name}"
         self.name = name
         self.signature = _as_declared(module._signature(lowered), roles)
-        self._overwrites = frozenset(index for index, role in enumerate(roles) if role is Role.OVERWRITE)
-        """The parameters whose arrays it overwrites, unless a launch says something else."""
+        self._promised = {index: role for index, role in enumerate(roles) if role in (Role.READ, Role.OVERWRITE)}
+        """What its declaration promises of the arrays of parameters, unless a launch says something else."""
         self.attributes = KernelAttributes._from_worker(module._facts[lowered])
         self._checked_dimensions: dict[Hashable, bytes] = {}
         """The results of `_check_dimensions`, for later launches with the same dimensions."""
@@ -363,9 +363,9 @@ class Kernel(metaclass=NoPublicConstructor):
                 return 0
             if array._plain is not plain[parameter.index] and parameter.elements is not None:
                 check_elements(self.name, parameter, parameter.elements, array, strided=strided)
-            if role is None and parameter.index in self._overwrites:
-                operands.append((block, _role_of(array, Role.OVERWRITE, False)))
-            elif role is None:
+            if role is None:
+                role = self._promised.get(parameter.index)
+            if role is None:
                 # A variable of a module may be written by its own name as well.
                 reads = proven and parameter.reads and type(array._storage) is Storage
                 operands.append((block, Role.READ if reads else Role.WRITE))

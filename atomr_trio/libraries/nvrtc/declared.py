@@ -151,8 +151,7 @@ class DeclaredKernel:
         if self._preamble:
             lines += [self._line_of(self._preamble, "preamble"), self._preamble, "\n"]
         parameters = ", ".join(each.text for each in self._parameters)
-        where = f"<signature of {self.name}>" if self._python_lines is None else self._code.co_filename
-        lines.append(_line(self._code.co_firstlineno, where))
+        lines.append(_line(self._code.co_firstlineno, self._place or f"<signature of {self.name}>"))
         lines.append(f'extern "C" __global__ void {self.name}({parameters})\n{{\n')
         lines.append(self._line_of(self._body, "body") if self._file is None else _line(1, self._file))
         lines += [self._body, "\n}\n"]
@@ -221,18 +220,21 @@ class DeclaredKernel:
             options = attrs.evolve(options, bundled_headers=True)
         return options
 
-    @functools.cached_property
-    def _python_lines(self) -> list[str] | None:
-        """The lines of the Python file, or of the cell of a notebook; None where there are none."""
-        return linecache.getlines(self._code.co_filename) or None
+    @property
+    def _place(self) -> str | None:
+        """The Python file, or the cell of a notebook, which has another file name in each process; None for neither."""
+        path = self._code.co_filename
+        if not linecache.getlines(path):
+            return None
+        return path if os.path.exists(path) else f"<cell of {self.name}>"
 
     def _line_of(self, text: str, what: str) -> str:
         """Return the `#line` for a text that stands as a literal in the Python file."""
-        found = _lines_of_literal("".join(self._python_lines or ()), text)
-        if not found:
+        found = _lines_of_literal("".join(linecache.getlines(self._code.co_filename)), text)
+        if not found or self._place is None:
             return _line(1, f"<{what} of {self.name}>")
         before = [line for line in found if line <= self._code.co_firstlineno + 1]
-        return _line(max(before) if before else min(found), self._code.co_filename)
+        return _line(max(before) if before else min(found), self._place)
 
 
 async def _launched(

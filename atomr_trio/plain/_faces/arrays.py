@@ -108,6 +108,11 @@ class DeviceArray(ArrayAccess, Twin):
         result: int = self._read(self._awaited.__len__)
         return result
 
+    def _repr_html_(self) -> str:
+        """Return a table of what is known of the array, for a notebook. Its elements are not copied for that."""
+        result: str = self._read(self._awaited._repr_html_)
+        return result
+
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return DLPack's device type and number: kDLCUDA (2) with this process's index; on the simulator kDLCPU (1).
 

@@ -75,6 +75,11 @@ class Device(DeviceAccess, Twin):
         value: Lane = self._seen(self._awaited.compute_lane)
         return value
 
+    def _repr_html_(self) -> str:
+        """Return a table of what is known of the device, for a notebook. It asks no worker."""
+        result: str = self._read(self._awaited._repr_html_)
+        return result
+
     @property
     def index(self) -> int:
         """The index that `start` was given."""
@@ -366,6 +371,11 @@ class Devices(GroupAccess, Twin):
         """The same object of the awaited face, for functions that `Device.run` runs."""
         value: atomr_trio.Devices = self._awaited
         return value
+
+    def _repr_html_(self) -> str:
+        """Return the tables of the devices, for a notebook."""
+        result: str = self._read(self._awaited._repr_html_)
+        return result
 
     def __len__(self) -> int:
         """Return the number of devices, failed ones included."""
