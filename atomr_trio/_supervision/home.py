@@ -171,6 +171,6 @@ def check_can_open(device: int | None = None) -> None:
         caller=caller,
         thread=threading.current_thread().name,
         device=device,
-        advice="run the program by `trio.run(main)`; beside another event loop run trio in its own thread, or as "
-        "its guest (`trio.lowlevel.start_guest_run`)",
+        advice="run the program by `trio.run(main)`; in a notebook or beside another event loop use "
+        "`atomr_trio.start`, or run trio in its own thread, or as its guest (`trio.lowlevel.start_guest_run`)",
     )
