@@ -31,6 +31,7 @@ from atomr_trio import (
 from atomr_trio._device.device import core_of
 from support import ON_GPU, chosen_backend
 from support.groups import open_group
+from support.worlds import get, open_world, put, under_way
 
 HOST = np.arange(6, dtype=np.float32)
 pytestmark = pytest.mark.used_workers
@@ -373,6 +374,46 @@ async def test_items_of_a_map_that_were_lost_are_a_loss():
             async with attempt:
                 results = await devices.map(item, range(4))
         assert (results, len(lost), attempt.number) == ([0, 1, 2, 3], 1, 2)
+
+
+async def test_a_device_that_is_lost_while_another_is_waited_for_is_waited_for_too():
+    async with open_group(2, restart_policy=PATIENT) as devices:
+        first, second = devices
+        seen = []
+
+        async def attempts() -> None:
+            async for attempt in retry(devices):
+                async with attempt:
+                    seen.append((attempt.number, [each.generation for each in devices]))
+
+        async with trio.open_nursery() as nursery:
+            with testing.hold_rebuild(second):
+                await testing.cause(second, testing.Fault.WORKER_KILLED)
+                nursery.start_soon(attempts)
+                await trio.testing.wait_all_tasks_blocked()
+                await testing.cause(first, testing.Fault.WORKER_KILLED)
+        assert seen == [(1, [2, 2])]
+
+
+async def test_a_collective_that_has_lost_a_member_is_a_loss_and_its_arrays_are_whole_again():
+    async with open_world(2) as (devices, world):
+        arrays = await put(devices, HOST, 2 * HOST)
+        async for attempt in retry(devices, saving=arrays):
+            async with attempt:
+                if attempt.number == 1:
+                    await lose_a_member(devices[1], world, arrays)
+                await world.all_reduce(arrays, arrays)
+        assert attempt.number == 2
+        assert [array.tolist() for array in await get(arrays)] == [(3 * HOST).tolist()] * 2
+
+
+async def lose_a_member(member: atomr_trio.Device, world: atomr_trio.World, arrays: Any) -> None:
+    """Lose it under a collective: raises a group with `WorldLost` in it."""
+    async with trio.open_nursery() as nursery:
+        with testing.hold_worker(member):
+            nursery.start_soon(world.all_reduce, arrays, arrays)
+            await under_way(world)
+            testing.kill_worker(member)
 
 
 async def test_a_member_that_has_ended_is_left_out():

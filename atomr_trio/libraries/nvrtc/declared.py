@@ -286,9 +286,12 @@ def kernel(
 
 # ------------------------------------------------------------------------------------------------- the declaration
 
-_WITHOUT_EFFECT: Final = frozenset(
-    {"CACHE", "COPY_FREE_VARS", "LOAD_CONST", "NOP", "RESUME", "RETURN_CONST", "RETURN_VALUE"}
-)
+
+def _nothing() -> None:
+    """Do nothing."""
+
+
+_WITHOUT_EFFECT: Final = frozenset({"COPY_FREE_VARS", *(each.opname for each in dis.get_instructions(_nothing))})
 """The instructions of a function without a body."""
 
 
