@@ -48,6 +48,8 @@ _CELLS = 64
 _AT_A_TIME = 500
 """Arrays that are drawn while no other task runs."""
 _address = operator.attrgetter("address")
+_SMALLEST = 0.5
+"""The width of the smallest bar, and of the smallest gap."""
 _WIDTH, _LEFT, _ROW, _TOP = 960, 250, 22, 40
 
 
@@ -155,14 +157,30 @@ class MemoryMap:
 def _bar(chunk: MemoryChunk, y: int) -> Iterator[str]:
     scale = (_WIDTH - _LEFT - 10) / chunk.size
     yield f'<text x="8" y="{y + 13}">{chunk.address:#x} {sized(chunk.size)} {chunk.state}</text>'
-    for piece in chunk.pieces:
-        if piece.state != "free":
-            x, width = _LEFT + (piece.address - chunk.address) * scale, max(piece.size * scale, 0.5)
-            colour = _COLOURS[piece.state]
-            yield f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_ROW - 6}" fill="{colour}"/>'
+    for state, x, end in _merged(chunk, scale):
+        width = max(end - x, _SMALLEST)
+        yield (f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{_ROW - 6}" fill="{_COLOURS[state]}"/>')
     yield (
         f'<rect x="{_LEFT}" y="{y}" width="{chunk.size * scale:.2f}" height="{_ROW - 6}" fill="none" stroke="#8a8f98"/>'
     )
+
+
+def _merged(chunk: MemoryChunk, scale: float) -> Iterator[tuple[PieceState, float, float]]:
+    """The pieces that are not free: state, left and right. Those of one state that nothing visible parts are one."""
+    last: tuple[PieceState, float, float] | None = None
+    for piece in chunk.pieces:
+        if piece.state == "free":
+            continue
+        x = _LEFT + (piece.address - chunk.address) * scale
+        end = x + piece.size * scale
+        if last is not None and last[0] == piece.state and x - last[2] < _SMALLEST:
+            last = (piece.state, last[1], end)
+        else:
+            if last is not None:
+                yield last
+            last = (piece.state, x, end)
+    if last is not None:
+        yield last
 
 
 def map_of(device: int, arena: Arena) -> MemoryMap:

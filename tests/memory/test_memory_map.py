@@ -93,6 +93,16 @@ def test_the_svg_has_a_bar_for_each_piece_that_is_not_free(arena):
     assert x[1] - x[0] == 350
 
 
+def test_the_svg_of_thousands_of_arrays_is_small_and_shows_those_that_are_torn(arena):
+    blocks = [arena.allocate(512) for _ in range(5000)]
+    blocks[2500].torn = "a launch"
+    drawing = map_of(0, arena).svg()
+    assert len(drawing) < 5000
+    bars = ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}rect")
+    colours = [bar.get("fill") for bar in bars if bar.get("height") == "16"]
+    assert colours == ["#3f8f6b", "#c4513f", "#3f8f6b", "none"]
+
+
 # --- on a device ------------------------------------------------------------------------------------------------------
 
 
