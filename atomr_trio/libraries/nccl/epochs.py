@@ -7,10 +7,9 @@ the survivors are told to abort. Until then their kernels wait inside NCCL, so n
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
@@ -18,10 +17,12 @@ import trio
 from ..._generation.loss import Loss, LossKind
 from ..._values.errors import CommandFailed, DeviceError, WorldLost
 from .questions import Deadline, Question
+from .ready import paths_of
 from .records import ABORT
 from .spoiling import spoil
 
 if TYPE_CHECKING:
+    from ..._calls.launching import LaunchPath
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
     from ..._generation.group import Group
@@ -65,6 +66,7 @@ class Epoch:
         self._publishing = False
         self._listening: list[tuple[Generation, Callable[[], None]]] = []
         self._aborts: list[Question] = []
+        self._paths: list[tuple[LaunchPath, LaunchPath]] = []
 
     def __repr__(self) -> str:
         state = "over" if self.over else "up" if self.up else "being made"
@@ -82,17 +84,28 @@ class Epoch:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def publishing(self, collective: Collective) -> Iterator[None]:
-        """Publish the parts of a collective in this block. A loss that is noticed in it counts behind it."""
+    def begin_publishing(self, collective: Collective) -> None:
+        """Begin to publish the parts of a collective. A loss that is noticed from now on counts behind it."""
         self._pending[collective] = None
         self._publishing = True
-        try:
-            yield
-        finally:
-            self._publishing = False
-            if self._causes:
-                self._end()
+
+    def end_publishing(self) -> None:
+        """End that."""
+        self._publishing = False
+        if self._causes:
+            self._end()
+
+    def paths(self, lanes: Sequence[int]) -> Sequence[tuple[LaunchPath, LaunchPath]] | None:
+        """Return the short ways to the lanes of all members, of calls that are waited for and of others (``ready.py``).
+
+        Returns None if a member has none.
+        """
+        if not self._paths and self.up:
+            found = [paths_of(generation, lane) for generation, lane in zip(self.generations, lanes, strict=True)]
+            paths = [each for each in found if each is not None]
+            if len(paths) == len(found):
+                self._paths = paths
+        return self._paths or None
 
     @property
     def idle(self) -> bool:
@@ -156,6 +169,9 @@ class Epoch:
         spoil(lost, self.number, functools.partial(self._error, "it used what a lost collective was writing"))
         for generation, told in self._listening:
             generation.tell_no_more(told)
+        for path in itertools.chain(*self._paths):
+            path.close()
+        self._paths = []
         if len(self.generations) > 1:
             for generation in self.generations:
                 if generation.loss is None and not generation.refusing:
