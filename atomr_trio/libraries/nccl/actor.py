@@ -32,6 +32,7 @@ from ..._values.errors import (
     RequestError,
     fresh,
 )
+from ..._values.events import EpochBegan
 from ..._values.util import known, shown
 from ..._wire.protocol import counter_word
 from ..lanes.verbs import Lane, Lanes
@@ -226,9 +227,13 @@ class WorldActor:
         with self._scope:
             try:
                 failures = 0
+                since = time.monotonic()
                 while True:
                     generations = await self._running()
-                    epoch = self._epoch = Epoch(self.group, self.cores, generations, self.number + 1, self.announce)
+                    running = time.monotonic()
+                    epoch = self._epoch = Epoch(
+                        self.group, self.cores, generations, self.name, self.number + 1, self.announce
+                    )
                     refused: DeviceError | None = None
                     with epoch.scope:
                         epoch.begin()
@@ -238,7 +243,10 @@ class WorldActor:
                             refused = attempt.error
                         else:
                             failures = 0
+                            self._tell(epoch, since, running)
                             await self._serve(epoch)
+                    if epoch.number == self.number:
+                        since = time.monotonic()
                     if refused is not None:
                         failures += 1
                         await self._give_up(epoch, refused, failures)
@@ -247,6 +255,12 @@ class WorldActor:
             except Exception as bug:
                 self._end(CommandFailed(f"the actor of {self.name} crashed: {bug!r}", operation="world"))
                 raise
+
+    def _tell(self, epoch: Epoch, since: float, running: float) -> None:
+        """Tell that an epoch has begun, and how long that took since the last one."""
+        seconds, members = time.monotonic() - since, running - since
+        event = EpochBegan(world=self.name, epoch=epoch.number, seconds=seconds, members_seconds=members)
+        self.group.publish(event)
 
     async def _running(self) -> list[Generation]:
         """Wait until every member has a generation in service, and return them."""

@@ -16,6 +16,7 @@ import trio
 
 from ..._generation.loss import Loss, LossKind
 from ..._values.errors import CommandFailed, DeviceError, WorldLost
+from ..._values.events import EpochEnded
 from .questions import Deadline, Question
 from .ready import paths_of
 from .records import ABORT
@@ -42,9 +43,12 @@ class Epoch:
         group: Group,
         cores: Sequence[DeviceCore],
         generations: Sequence[Generation],
+        name: str,
         number: int,
         ended: Callable[[], None],
     ) -> None:
+        self.name: str = name
+        """That of its world."""
         self.number: int = number
         self.communicator: int = next(_COMMUNICATORS)
         self.generations: tuple[Generation, ...] = tuple(generations)
@@ -162,6 +166,7 @@ class Epoch:
             self._end()
 
     def _end(self) -> None:
+        was_up = self.up
         self.over, self.up = True, False
         lost = [collective for collective in self._pending if not collective.reached]
         for collective in lost:
@@ -180,6 +185,9 @@ class Epoch:
             collective.lose(self._error("the collective was not finished by every member", collective.operation))
         self.scope.cancel(reason=f"epoch {self.number} has ended")
         self._ended()
+        if was_up:
+            event = EpochEnded(world=self.name, epoch=self.number, causes=dict(self._causes), lost=len(lost))
+            self._group.publish(event)
 
     def _error(self, what: str, operation: str | None = None) -> WorldLost:
         causes = self._causes

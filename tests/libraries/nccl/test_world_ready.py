@@ -12,7 +12,16 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, InvalidArgument, StaleArray, WorldLost, premultiplied_sum
+from atomr_trio import (
+    ContextLost,
+    EpochBegan,
+    EpochEnded,
+    InvalidArgument,
+    MemberEvent,
+    StaleArray,
+    WorldLost,
+    premultiplied_sum,
+)
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import ready, remembered
 from atomr_trio.libraries.nccl.collectives import Published
@@ -315,6 +324,30 @@ async def test_a_member_that_refuses_its_part_ends_the_epoch_and_keeps_its_worke
                 await world.all_reduce(x, y)
             assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
         assert [dev.generation for dev in devices] == [1, 1]
+
+
+async def test_the_events_of_a_group_tell_of_epochs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with open_world(2) as (devices, world):
+        found: list[Any] = []
+        async with devices.events() as events:
+            kill_worker(devices[0])
+            async for event in events:
+                if isinstance(event, EpochBegan | EpochEnded):
+                    found.append(event)
+                if isinstance(event, EpochBegan):
+                    break
+            ended, began = found
+            assert (ended.world, ended.epoch, ended.lost) == ("world of devices 0, 1", 1, 0)
+            assert [type(cause) for cause in ended.causes.values()] == [ContextLost]
+            assert (began.world, began.epoch) == (ended.world, 2)
+            assert 0 < began.members_seconds < began.seconds < 60
+            await world.aclose()
+            last = await anext(events)
+            while isinstance(last, MemberEvent):
+                last = await anext(events)
+            assert last == EpochEnded(world=ended.world, epoch=2, causes={}, lost=0)
+    assert any("epoch 2 after" in record.getMessage() for record in caplog.records)
 
 
 async def test_a_caller_that_is_cancelled_leaves_a_call_that_ends(ways: Ways) -> None:
