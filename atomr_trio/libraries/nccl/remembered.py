@@ -28,6 +28,8 @@ _MOST_KNOWN: Final = 1024
 """The most calls that a world remembers, and the most nodes of its batches."""
 _RESULT_AT: Final = {"broadcast": 0}
 """The argument that a verb returns, if it is not the second one."""
+_PAIRS: Final = "exchange"
+"""The verb that takes pairs of arrays, and returns nothing."""
 _SIMPLE: Final = (str, int, PremultipliedSum)
 
 
@@ -125,10 +127,14 @@ def find(verb: str, arguments: Sequence[object]) -> Found | None:
         kind = type(argument)
         if kind is list or kind is tuple or kind is Sharded:
             for each in argument:  # type: ignore[attr-defined]
-                if type(each) is not DeviceArray:
+                if type(each) is DeviceArray:
+                    key.append(id(each))
+                    arrays.append(each)
+                    continue
+                if verb != _PAIRS or type(each) is not tuple or [*map(type, each)] != [DeviceArray, DeviceArray]:
                     return None
-                key.append(id(each))
-                arrays.append(each)
+                key += map(id, each)
+                arrays += each
             key.append(None)
         elif kind is DeviceArray:
             key.append(id(argument))
@@ -137,6 +143,8 @@ def find(verb: str, arguments: Sequence[object]) -> Found | None:
             key.append((kind, argument))  # True is equal to 1
         else:
             return None
+    if verb == _PAIRS:
+        return Found(tuple(key), tuple(arrays), None)
     at = _RESULT_AT.get(verb, 1)
     if at >= len(arguments):
         return None  # a verb without outputs

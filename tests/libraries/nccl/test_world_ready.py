@@ -118,6 +118,19 @@ async def test_every_verb_goes_the_short_way_from_its_third_call_on(ways: Ways, 
                 for array, wanted in zip(outputs, expected(given), strict=True):
                     if wanted is not None:
                         assert np.array_equal(await array.to_host(), wanted), (name, turn)
+        y = arrays["y"]
+        for turn in range(5):
+            for array, numbers in zip(x, range(size), strict=True):
+                await array.fill(numbers + turn)
+            before = ways.short
+            await world.exchange([(x[rank], y[rank - 1]) for rank in range(size)])
+            assert ways.short - before == (turn > 1)
+            found = [int(each[0]) - turn for each in await get(y)]
+            assert found == [*range(1, size), 0]
+            await world.send(x[0], y[1])
+            assert (await y[1].to_host()).tolist() == [turn] * N
+            await world.recv(y[0], x[1])
+            assert (await y[0].to_host()).tolist() == [turn + 1] * N
         for turn in range(5):
             await x[0].copy_from(NUMBERS + turn)
             await world.broadcast(x)
