@@ -25,7 +25,7 @@
 #   make world-faults   every fault of a member at every moment of a world, and hundreds of random kills; BACKEND=gpu for real devices
 #   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
-#   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
+#   make picture    the pictures of a recovery in docs/guide/faults and of a training in docs/guide/worlds, from real ones; BACKEND=gpu likewise
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
@@ -137,6 +137,7 @@ battery:
 	PYTHONPATH="$(CURDIR)/tests/battery:$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/battery/battery.py --backend cuda $(BATTERY_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/training.py
 else
 sweep: $(VENV)/.dev-ready $(VENV)/.cuda12-ready $(VENV)/.installed
 	$(SWEEP) $(TEST) pytest $(PARALLEL) $(PYTEST_ARGS)
@@ -150,8 +151,9 @@ $(BENCHES): $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/$(PROGRAM) --backend sim $(BENCH_OPTIONS) $(SIM_OPTIONS) $(BENCH_ARGS)
 battery: $(VENV)/.dev-ready $(VENV)/.installed
 	PYTHONPATH="$(CURDIR)/tests/battery" $(RUN) -P tests/battery/battery.py --backend sim $(BATTERY_ARGS)
-picture: $(VENV)/.demo-ready $(VENV)/.installed
+picture: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
+	ATOMR_TRIO_BACKEND=sim ATOMR_TRIO_SIM_DEVICES=2 $(RUN) -P docs/training.py
 endif
 
 bench-sim: $(VENV)/.demo-ready $(VENV)/.installed

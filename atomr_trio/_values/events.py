@@ -273,7 +273,7 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
             "%(world)s: epoch %(epoch)s after %(seconds).3f s, of which %(members_seconds).3f s for its members",
         ),
         EpochEnded: (
-            logging.WARNING,
+            logging.INFO,
             "%(world)s: epoch %(epoch)s has ended, and with it %(lost)s collectives (%(causes)r)",
         ),
     }
