@@ -6,6 +6,7 @@ of its own, as those of the guide always have.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,7 @@ NOT_RUN = [each for each in PROGRAMS if each.mark == "not run"]
 def page_environment(kept_compiles: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The backend of this run, for programs that do not name one."""
     monkeypatch.setenv("ATOMR_TRIO_BACKEND", support.chosen_backend())
+    monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", os.environ.get("ATOMR_TRIO_SIM_DEVICES", "2"))
 
 
 @pytest.mark.parametrize("program", RUN)
