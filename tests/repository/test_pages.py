@@ -6,13 +6,19 @@ of its own, as those of the guide always have.
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import atomr_trio
 import support
+from atomr_trio import plain
 from support import ROOT
+from support.equivalents import Cell, Reader, Untrue, cells
 from support.programs import Program, marked_programs, pattern, run_here, run_program
 
 DOCS = ROOT / "docs"
@@ -60,3 +66,58 @@ def test_a_program_that_is_not_run_compiles_and_says_why(program: Program):
 
 def test_a_program_that_is_run_says_what_it_prints():
     assert not [each.name for each in PROGRAMS if each.mark != "not run" and not each.expected]
+
+
+CELLS = [cell for page in PAGES for cell in cells(page)]
+
+
+def test_the_tables_of_equivalents_name_many_things_of_ours():
+    pages = {cell.page.stem for cell in CELLS}
+    assert pages == {"cupy", "pytorch", "cuda-core", "numba"}
+    assert len(CELLS) > 200
+
+
+@pytest.mark.parametrize("page", sorted({cell.page.stem for cell in CELLS}))
+def test_what_a_table_of_equivalents_says_of_ours_is_true(page: str):
+    wrong = []
+    for cell in CELLS:
+        if cell.page.stem == page:
+            try:
+                check_cell(cell)
+            except Untrue as error:
+                wrong.append(f"{cell.text}: {error}")
+    assert not wrong, "\n".join(wrong)
+
+
+def check_cell(cell: Cell) -> None:
+    """Raise `Untrue` if a code span in a column of ours is not true."""
+    command = re.fullmatch(r"python -m atomr_trio (\w+)", cell.text)
+    if command is not None:
+        assert importlib.util.find_spec(f"atomr_trio._cli.{command[1]}") is not None
+    else:
+        Reader(cell.face).check(cell.text)
+
+
+@pytest.mark.parametrize(
+    ("face", "text"),
+    [
+        (atomr_trio, "dev.to_device(host)"),
+        (atomr_trio, "await dev.empty(shape, dtype)"),
+        (atomr_trio, "with dev.lane() as lane"),
+        (atomr_trio, "await dev.blas.gemm(a)"),
+        (atomr_trio, "dev.blas.gemm(a, b)"),
+        (atomr_trio, "dev.statistics().memory.used"),
+        (atomr_trio, "atomr_trio.NvrtcOptions(std=17)"),
+        (atomr_trio, "atomr_trio.begin(0)"),
+        (plain, "await dev.to_device(host)"),
+        (plain, "dev.synchronize()"),
+        (plain, "async with dev.lane() as lane"),
+        (plain, "kernel.launch(grid, block, x, shared=nbytes)"),
+        (plain, "dev.info()"),
+        (plain, "unknown.fill(value)"),
+        (plain, "dev.info free"),
+    ],
+)
+def test_what_is_not_true_is_found(face: ModuleType, text: str):
+    with pytest.raises(Untrue):
+        Reader(face).check(text)
