@@ -6,9 +6,12 @@ of its own, as those of the guide always have.
 
 from __future__ import annotations
 
+import ast
+import functools
 import importlib.util
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -121,3 +124,46 @@ def check_cell(cell: Cell) -> None:
 def test_what_is_not_true_is_found(face: ModuleType, text: str):
     with pytest.raises(Untrue):
         Reader(face).check(text)
+
+
+def test_each_message_that_is_explained_is_one_of_the_sources():
+    quoted = re.findall(r"^### (.*)$", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(quoted) >= 25
+    assert len(quoted) == len(set(quoted))
+    assert not [each for each in quoted if not re.fullmatch(r"`[^`]+`", each)]
+    assert not [each for each in quoted if not is_said(each.strip("`"), messages())]
+
+
+@functools.cache
+def messages() -> list[str]:
+    """The texts in the sources, with a NUL in the place of each value; docstrings are none."""
+    return list(_texts())
+
+
+def _texts() -> Iterator[str]:
+    for path in [*(ROOT / "atomr_trio").rglob("*.py"), ROOT / "bindings" / "atomr_cuda" / "_library.py"]:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        bare = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.JoinedStr):
+                yield "".join(part.value if isinstance(part, ast.Constant) else "\0" for part in node.values)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in bare:
+                yield re.sub(r"\{[^}]*\}", "\0", node.value)
+
+
+def is_said(quoted: str, texts: list[str]) -> bool:
+    """Whether one of the texts has the fixed parts of a quoted message in their order, and values between them."""
+    parts = [re.escape(part) for part in quoted.split("...")]
+    assert len(max(parts, key=len)) > 8, f"too little of {quoted!r} is fixed"
+    words = re.compile("(?s:.*)".join(parts))
+    return any(words.search(text) for text in texts)
+
+
+@pytest.mark.parametrize("quoted", ["there is no such message anywhere", "the device was closed by ... and nobody"])
+def test_a_message_that_nothing_says_is_found(quoted: str):
+    assert not is_said(quoted, messages())
+
+
+def test_a_quote_without_words_of_its_own_is_refused():
+    with pytest.raises(AssertionError, match="too little"):
+        is_said("the ... of ...", ["the array of x"])
