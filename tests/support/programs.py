@@ -89,8 +89,7 @@ def run_program(code: str, folder: Path) -> str:
     """Run a program in a fresh interpreter, on the backend of this run; what it printed."""
     script = folder / "program.py"
     script.write_text(code, encoding="utf-8")
-    if "([0, 1]" in code:
-        support.skip_without(2)
+    _skip_without_devices(code)
     environment = support.child_environment(
         ATOMR_TRIO_BACKEND=support.chosen_backend(),
         ATOMR_TRIO_SIM_DEVICES=os.environ.get("ATOMR_TRIO_SIM_DEVICES", "2"),
@@ -107,6 +106,7 @@ def run_here(program: Program, folder: Path) -> str:
 
     The caller has set the backend of this run in the environment.
     """
+    _skip_without_devices(program.code)
     for name, text in program.files.items():
         (folder / name).write_text(text, encoding="utf-8")
     script = folder / "program.py"
@@ -117,3 +117,9 @@ def run_here(program: Program, folder: Path) -> str:
     namespace.clear()
     gc.collect()
     return printed.getvalue()
+
+
+def _skip_without_devices(code: str) -> None:
+    """Skip the running test if its program opens more devices than there are."""
+    if "([0, 1]" in code:
+        support.skip_without(2)
