@@ -33,7 +33,8 @@
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
 #   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
-#   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
+#   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure, and so is a link within it to nowhere
+#   make docs-links   asks for every page elsewhere that the documentation links to, by the network
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
 
 PYTHON ?= python3
@@ -95,7 +96,7 @@ bench-plain: PROGRAM := plain_verbs.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs docs-links clean
 .DELETE_ON_ERROR:
 
 help:
@@ -193,6 +194,9 @@ abi: $(VENV)/.abi-ready $(VENV)/.installed
 
 docs: $(VENV)/.docs-ready $(VENV)/.installed
 	$(RUN) -P -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+docs-links: $(VENV)/.docs-ready $(VENV)/.installed
+	$(RUN) -P -m sphinx -q --keep-going -b linkcheck docs docs/_build/links
 
 clean:
 	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache
