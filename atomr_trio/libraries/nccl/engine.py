@@ -29,6 +29,8 @@ from ..._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LIBRARY_MISSING, VerbTa
 from ..._wire.status import StatusClass, classify
 from ..._worker.base.calls import made_ready
 from ..._worker.base.lanes import CommandRefused
+from ..._worker.base.native_calls import native_call
+from ..._worker.base.shared_words import Words
 from .records import (
     ABORT,
     CALL,
@@ -48,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..._wire.protocol import Verb
-    from ..._worker.base.lanes import Command, Lane, Ready, RecordWords, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, NativeCall, Ready, RecordWords, WorkerServices
 
 _CALL_SECONDS = 0.1
 """The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
@@ -73,6 +75,17 @@ class _Communicator:
         """Set when the init has returned, whether it has succeeded or not."""
         self.calling: threading.Lock = threading.Lock()
         """Held during a call."""
+        self.alive: Words = Words(1)
+        """1 until it is aborted; native code looks at it."""
+        self.alive.set([1])
+
+    def end(self) -> bool:
+        """Let nobody call it any more. Returns false if it was ended before. Called by the loop's thread."""
+        if self.ended:
+            return False
+        self.ended = True
+        self.alive.set([0])
+        return True
 
 
 class NcclEngine:
@@ -97,7 +110,7 @@ class NcclEngine:
             ENVIRONMENT.number: self._set_environment,
             UNIQUE_ID.number: self._ask(UNIQUE_ID, self._unique_id),
             INIT.number: self._init,
-            ABORT.number: self._ask(ABORT, self._abort),
+            ABORT.number: self._begin_abort,
             WARM.number: self._ask(WARM, self._make_warm),
         }
         """What handles the records of communicators, by the verb's number; each is given the payload."""
@@ -187,13 +200,21 @@ class NcclEngine:
                 ended: int = nccl.ncclGroupEnd.status()
                 return status or ended
 
+        if len(calls) == 1:
+            ready = made_ready(lambda: None, call, partial(_error, nccl.ncclGroupEnd.library, first))
+            words = _arguments(*(*records[0], handle.value, stream.value))
+            return ready._replace(native=partial(self._native, made, getattr(nccl, first), words))
         entries = _ENTRIES + 2 * len(calls)
-        return made_ready(
-            lambda: lane.weigh(lane.made_now, entries),
-            call if len(calls) == 1 else call_all,
-            partial(_error, nccl.ncclGroupEnd.library, first if len(calls) == 1 else "ncclGroupEnd"),
-            alone=True,
-        )
+        error_of = partial(_error, nccl.ncclGroupEnd.library, "ncclGroupEnd")
+        return made_ready(lambda: lane.weigh(lane.made_now, entries), call_all, error_of, alone=True)
+
+    def _native(self, communicator: _Communicator, function: Any, arguments: Sequence[int]) -> NativeCall | None:
+        """Return a call for native code, which makes it only until the communicator is aborted."""
+        made = native_call(function, arguments, 0, self._services.give_up)
+        if made is None:
+            return None
+        alive = communicator.alive
+        return made._replace(guard=alive.address, expected=1, keep=(made.keep, alive))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -304,13 +325,18 @@ class NcclEngine:
         given = nccl.ncclUniqueId.from_buffer_copy(unique_id)
         nccl.ncclCommInitRankConfig(byref(handle), size, given, rank, byref(config))
 
-    def _abort(self, number: int) -> dict[str, Any]:
+    def _begin_abort(self, payload: bytes) -> None:
+        """Native code makes calls in this thread alone, so none is under way, and none will be."""
+        question, number = ABORT.struct.unpack_from(payload)
         communicator = self._communicators.get(number)
-        if communicator is None or communicator.ended:
-            return {}
-        communicator.ended = True
-        self._end(communicator)
-        del self._communicators[number]
+        if communicator is None or not communicator.end():
+            communicator = None
+        self._answer(ABORT, question, number, communicator, function=self._abort)
+
+    def _abort(self, number: int, communicator: _Communicator | None) -> dict[str, Any]:
+        if communicator is not None:
+            self._end(communicator)
+            del self._communicators[number]
         return {}
 
     def _end(self, communicator: _Communicator) -> None:
@@ -366,8 +392,7 @@ class NcclEngine:
     def close(self) -> None:
         """Abort every communicator, and wait for the threads: they are inside NCCL until then."""
         for communicator in list(self._communicators.values()):
-            if not communicator.made.is_set() and not communicator.ended:
-                communicator.ended = True
+            if not communicator.made.is_set() and communicator.end():
                 self._end(communicator)
         for thread in tuple(self._threads):
             thread.join()

@@ -18,10 +18,10 @@ from ..._calls.launching import LaunchPath
 from ..._calls.repeating import CallLauncher, fixed_launcher
 from ..._generation.requests import CallKind
 from ..._supervision.states import RequestState
-from ..._wire.protocol import LANE_LIMIT, MAX_LANES, Role
+from ..._wire.protocol import MAX_LANES, Role
 from ..._wire.ready import has_room, new_identity, ready_head
 from .collectives import Collective
-from .records import FIRST_RUN, RUN
+from .records import FIRST_RUN, READY_LIMIT, RUN
 
 if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
@@ -242,5 +242,5 @@ def paths_of(generation: Generation, lane: int) -> tuple[LaunchPath, LaunchPath]
         return None
     book = generation.timeline.book(lane)
     book.patient = True
-    heard = LaunchPath(generation, book, LANE_LIMIT, unsigned=False)
-    return heard, LaunchPath(generation, book, LANE_LIMIT, unsigned=True, followed=False)
+    heard = LaunchPath(generation, book, READY_LIMIT, unsigned=False)
+    return heard, LaunchPath(generation, book, READY_LIMIT, unsigned=True, followed=False)
