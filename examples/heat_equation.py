@@ -48,7 +48,7 @@ async def simulate(options: argparse.Namespace, plate: NDArray[np.float32]) -> l
     states = [plate]
     async with atomr_trio.open_device(backend=options.backend) as dev:
         step = await dev.nvrtc.compile(SOURCE, "step")
-        grid = tuple(-(-n // side) for side in BLOCK)
+        grid = step.grid_for((n, n), BLOCK)
         now, following = await dev.to_device(plate), dev.empty(plate.shape, np.float32)
         for begin in range(0, options.steps, STEPS_IN_A_BATCH):
             async with dev.batch() as batch:

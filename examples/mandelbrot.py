@@ -45,8 +45,7 @@ def on_the_device(options: argparse.Namespace, width: int, height: int, most: in
         # No product and sum become one operation that rounds once, so that numpy finds the same numbers.
         kernel = dev.nvrtc.compile(SOURCE, "escape", atomr_trio.NvrtcOptions(fmad=False))
         counts = dev.empty((height, width), np.int32)
-        grid = (-(-width // BLOCK[0]), -(-height // BLOCK[1]))
-        kernel.launch(grid, BLOCK, counts, width, height, most)
+        kernel.launch(kernel.grid_for((width, height), BLOCK), BLOCK, counts, width, height, most)
         return counts.to_host()
 
 

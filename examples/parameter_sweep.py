@@ -40,9 +40,11 @@ Swept = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 async def sweep(options: argparse.Namespace, items: list[NDArray[np.float64]]) -> list[Swept]:
     """The exponents and the last values of each item, which is an array of values of r."""
-    unlucky = {len(items) // 2}
+    unlucky, calls = {len(items) // 2}, 0
 
     async def follow(dev: atomr_trio.Device, number: int) -> Swept:
+        nonlocal calls
+        calls += 1
         kernel = await dev.nvrtc.compile(SOURCE, "follow")  # compiled once, whoever asks
         n = len(items[number])
         exponent, seen = dev.empty(n), dev.empty((KEPT, n))
@@ -55,7 +57,7 @@ async def sweep(options: argparse.Namespace, items: list[NDArray[np.float64]]) -
 
     async with atomr_trio.open_devices(backend=options.backend) as devices:
         results = await devices.map(follow, range(len(items)), retry=2)
-        print("generations of the devices:", [dev.generation for dev in devices])
+        print(f"{calls} calls for {len(items)} items, on {len(devices)} devices")
     return results
 
 
