@@ -84,5 +84,10 @@ if __name__ == "__main__":
     parser.add_argument("--backend", choices=["sim", "cuda"], help="default: ATOMR_TRIO_BACKEND, else cuda")
     parser.add_argument("--port", type=int, help="serve on this port until Ctrl-C")
     parser.add_argument("--requests", type=int, default=24, help="requests of the check")
-    if trio.run(main, parser.parse_args()):
+    wrong = 0
+    try:
+        wrong = trio.run(main, parser.parse_args())
+    except* KeyboardInterrupt:
+        print("stopped")
+    if wrong:
         sys.exit("an answer was wrong or missing")
