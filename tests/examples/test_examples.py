@@ -37,6 +37,8 @@ PRINTED = {
 }
 DEVICES = {"data_parallel": 2}
 NEEDS = {"image_service": "h11"}
+DRAWN = {"heat_equation", "mandelbrot"}
+"""Those that draw their picture in each run; all do in `make sweep`, since loading matplotlib takes half a second."""
 
 
 def files(name: str) -> list[Path]:
@@ -82,7 +84,7 @@ def test_an_example_finds_its_result_right(name, tmp_path):
     support.skip_without(DEVICES.get(name, 1))
     if name in NEEDS:
         pytest.importorskip(NEEDS[name])
-    picture = draws(name) and importlib.util.find_spec("matplotlib")
+    picture = draws(name) and (support.SWEEP or name in DRAWN) and importlib.util.find_spec("matplotlib")
     answer = run(name, *(["--picture", "drawn.png"] if picture else []), folder=tmp_path)
     assert answer.returncode == 0, answer.stdout + answer.stderr
     assert [line for line in PRINTED[name] if line not in answer.stdout] == [], answer.stdout
