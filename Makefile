@@ -26,6 +26,7 @@
 #   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
 #   make picture    the pictures of a recovery in docs/guide/faults and of a training in docs/guide/worlds, from real ones; BACKEND=gpu likewise
+#   make gallery   the pictures of docs/gallery, drawn by the examples
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
@@ -96,7 +97,7 @@ bench-plain: PROGRAM := plain_verbs.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs docs-links clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture gallery lint structure registered constants plain native abi docs docs-links clean
 .DELETE_ON_ERROR:
 
 help:
@@ -163,12 +164,23 @@ bench-sim: $(VENV)/.demo-ready $(VENV)/.installed
 bench-picture: $(VENV)/.dev-ready
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/pictures.py $(FIGURES) $(PICTURE) $(BENCH_ARGS)
 
+gallery: $(VENV)/.dev-ready $(VENV)/.installed
+	$(RUN) -P examples/heat_equation.py --backend sim --size 96 --steps 800 --picture docs/gallery/heat_equation.png
+	$(RUN) -P examples/mandelbrot.py --backend sim --width 480 --most 200 --picture docs/gallery/mandelbrot.png
+	$(RUN) -P examples/kmeans.py --backend sim --picture docs/gallery/kmeans.png
+	$(RUN) -P examples/spectrogram.py --backend sim --picture docs/gallery/spectrogram.png
+	$(RUN) -P examples/nbody.py --backend sim --launches 120 --picture docs/gallery/nbody.png
+	$(RUN) -P examples/linear_regression.py --backend sim --picture docs/gallery/linear_regression.png
+	$(RUN) -P examples/parameter_sweep.py --backend sim --values 300 --picture docs/gallery/parameter_sweep.png
+
 anatomy:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/anatomy.py
 
 lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(RUN) -m mypy examples/*.py examples/pytest_project/waves
+	MYPYPATH=examples/image_service $(RUN) -m mypy examples/image_service
 	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_sim --ignoreexternal

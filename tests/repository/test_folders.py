@@ -18,6 +18,7 @@ OTHERS = {
     "bindings": "the folder of that name, but for the simulator",
     "simulator": "bindings/atomr_sim",
     "repository": "what belongs to no folder of the package: documentation, wheel, benchmarks, and the layout itself",
+    "examples": "the folder of that name",
     "gpu": "what only a GPU can be asked",
 }
 SHARED = {"support", "kernels", "survey", "abi", "benchmarks", "battery"}

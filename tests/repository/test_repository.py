@@ -21,7 +21,7 @@ FILES = {
     "CONTRIBUTING.md",
     "SECURITY.md",
 }
-FOLDERS = {".ci", "atomr_trio", "bindings", "docs", "tests", ".github"}
+FOLDERS = {".ci", "atomr_trio", "bindings", "docs", "examples", "tests", ".github"}
 EXTRA = re.compile(r"atomr-trio\[([^]{}]*)\]")
 NAMED_EXTRA = re.compile(r"""\bextra\w*=["']([\w-]+)["']|\binstall\(["'](\w+)["']\)""")
 
