@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from ..._generation.generation import Generation
     from ..._generation.group import Group
     from .collectives import Collective, Kind
+    from .ready import ReadyCall
 
 ABORT_SECONDS = 2.0
 """The time that a worker has for an abort, in seconds; then it is replaced."""
@@ -70,6 +72,8 @@ class Epoch:
         self._publishing = False
         self._listening: list[tuple[Generation, Callable[[], None]]] = []
         self._aborts: list[Question] = []
+        self.calls: weakref.WeakSet[ReadyCall] = weakref.WeakSet()
+        """The calls that go the short way in it."""
         self._paths: list[tuple[LaunchPath, LaunchPath]] = []
 
     def __repr__(self) -> str:
@@ -176,6 +180,8 @@ class Epoch:
             generation.tell_no_more(told)
         for path in itertools.chain(*self._paths):
             path.close()
+        for call in self.calls:
+            call.close()
         self._paths = []
         if len(self.generations) > 1:
             for generation in self.generations:

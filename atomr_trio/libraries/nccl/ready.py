@@ -18,6 +18,7 @@ from ..._calls.launching import LaunchPath
 from ..._calls.repeating import CallLauncher, fixed_launcher
 from ..._generation.requests import CallKind
 from ..._supervision.states import RequestState
+from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role
 from ..._wire.ready import has_room, new_identity, ready_head
 from .collectives import Collective
@@ -169,7 +170,8 @@ class ReadyCall:
     """A call in one epoch, as ready records of all members that take part."""
 
     def __init__(self, epoch: Epoch, operation: str, heard: Sequence[_Share], unheard: Sequence[_Share]) -> None:
-        self.epoch: Epoch = epoch
+        self.epoch: Epoch | None = epoch
+        """None once that has ended."""
         self._operation = operation
         self._shares = {True: tuple(heard), False: tuple(unheard)}
 
@@ -183,7 +185,7 @@ class ReadyCall:
         if paths is None:
             return None
         for rank, core in enumerate(cores):
-            mine = [share for known in calls for share in known.shares if share.rank == rank]
+            mine = [share for each in calls for share in each.shares if share.rank == rank]
             payload = RUN.struct.pack(epoch.communicator) + b"".join(call for share in mine for call in share.calls)
             if any(not share.kinds <= epoch.known_kinds[rank] for share in mine) or not has_room(0, len(payload)):
                 return None
@@ -191,10 +193,19 @@ class ReadyCall:
             if mine:
                 for side, path in zip(sides, paths[rank], strict=True):
                     side.append(_Share(core, rank, operation, payload, operands, path))
-        return cls(epoch, operation, *sides) if sides[0] else None
+        if not sides[0]:
+            return None
+        call = cls(epoch, operation, *sides)
+        epoch.calls.add(call)
+        return call
+
+    def close(self) -> None:
+        """Let go of the generations of an epoch that has ended."""
+        self.epoch = None
+        self._shares = {True: (), False: ()}
 
     def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
-        """Publish one more such call, or return None, with no effect. `given` is kept alive until it is over.
+        """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
 
         `heard` says that a task waits for it, and looks for its end itself.
         """
@@ -202,7 +213,7 @@ class ReadyCall:
         for share in shares:
             if not share.takes():
                 return None
-        epoch = self.epoch
+        epoch = known(self.epoch, "it is not over")
         collective = Collective(self._operation)
         parts: list[ReadyPart] = []
         collective.parts = parts

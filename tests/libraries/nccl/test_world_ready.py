@@ -309,6 +309,8 @@ async def test_a_call_in_flight_is_lost_on_all_members_and_the_next_epoch_has_it
         assert np.array_equal(await apart[0].to_host(), NUMBERS + 3)
         assert devices[0].generation == 1
         assert await world.wait_epoch(after=1) == 2
+        (before,) = world._memory._calls.values()
+        assert before.ready.epoch is None  # so that nothing holds the lost generation
         for _ in range(2):
             await world.all_reduce(x, y)
         with short_alone(ways):
