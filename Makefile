@@ -25,7 +25,8 @@
 #   make world-faults   every fault of a member at every moment of a world, and hundreds of random kills; BACKEND=gpu for real devices
 #   make battery    statistical tests of our own random words, small; BACKEND=gpu for hundreds of millions on the real device
 #   make bench-sim     what kernels cost on the simulated GPU, and what is aimed at
-#   make picture    the time line of a recovery in docs/guide/faults, drawn from a real one; BACKEND=gpu likewise
+#   make picture    the pictures of a recovery in docs/guide/faults and of a training in docs/guide/worlds, from real ones; BACKEND=gpu likewise
+#   make gallery   the pictures of docs/gallery, drawn by the examples
 #   make lint       ruff, mypy --strict, and pyright: the types of the public interface are complete
 #   make structure   the drawing of the folders and the walk of a call in docs/architecture, from the code
 #   make registered   the file that lists the libraries and has their properties, from their registrations
@@ -33,7 +34,8 @@
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
 #   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
-#   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
+#   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure, and so is a link within it to nowhere
+#   make docs-links   asks for every page elsewhere that the documentation links to, by the network
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
 
 PYTHON ?= python3
@@ -95,7 +97,7 @@ bench-plain: PROGRAM := plain_verbs.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture gallery lint structure registered constants plain native abi docs docs-links clean
 .DELETE_ON_ERROR:
 
 help:
@@ -137,6 +139,7 @@ battery:
 	PYTHONPATH="$(CURDIR)/tests/battery:$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/battery/battery.py --backend cuda $(BATTERY_ARGS)
 picture:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/recovery.py --backend cuda
+	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) docs/training.py
 else
 sweep: $(VENV)/.dev-ready $(VENV)/.cuda12-ready $(VENV)/.installed
 	$(SWEEP) $(TEST) pytest $(PARALLEL) $(PYTEST_ARGS)
@@ -150,8 +153,9 @@ $(BENCHES): $(VENV)/.demo-ready $(VENV)/.installed
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/$(PROGRAM) --backend sim $(BENCH_OPTIONS) $(SIM_OPTIONS) $(BENCH_ARGS)
 battery: $(VENV)/.dev-ready $(VENV)/.installed
 	PYTHONPATH="$(CURDIR)/tests/battery" $(RUN) -P tests/battery/battery.py --backend sim $(BATTERY_ARGS)
-picture: $(VENV)/.demo-ready $(VENV)/.installed
+picture: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -P docs/recovery.py --backend sim
+	ATOMR_TRIO_BACKEND=sim ATOMR_TRIO_SIM_DEVICES=2 $(RUN) -P docs/training.py
 endif
 
 bench-sim: $(VENV)/.demo-ready $(VENV)/.installed
@@ -160,12 +164,23 @@ bench-sim: $(VENV)/.demo-ready $(VENV)/.installed
 bench-picture: $(VENV)/.dev-ready
 	PYTHONPATH="$(BENCHMARKS)" $(RUN) -P tests/benchmarks/pictures.py $(FIGURES) $(PICTURE) $(BENCH_ARGS)
 
+gallery: $(VENV)/.dev-ready $(VENV)/.installed
+	$(RUN) -P examples/heat_equation.py --backend sim --size 96 --steps 800 --picture docs/gallery/heat_equation.png
+	$(RUN) -P examples/mandelbrot.py --backend sim --width 480 --most 200 --picture docs/gallery/mandelbrot.png
+	$(RUN) -P examples/kmeans.py --backend sim --picture docs/gallery/kmeans.png
+	$(RUN) -P examples/spectrogram.py --backend sim --picture docs/gallery/spectrogram.png
+	$(RUN) -P examples/nbody.py --backend sim --launches 120 --picture docs/gallery/nbody.png
+	$(RUN) -P examples/linear_regression.py --backend sim --picture docs/gallery/linear_regression.png
+	$(RUN) -P examples/parameter_sweep.py --backend sim --values 300 --picture docs/gallery/parameter_sweep.png
+
 anatomy:
 	PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" $(GPU_PYTHON) tests/benchmarks/anatomy.py
 
 lint: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m ruff check .
 	$(RUN) -m mypy
+	$(RUN) -m mypy examples/*.py examples/pytest_project/waves
+	MYPYPATH=examples/image_service $(RUN) -m mypy examples/image_service
 	$(PYRIGHT) --verifytypes atomr_trio --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_cuda --ignoreexternal
 	$(PYRIGHT) --verifytypes atomr_sim --ignoreexternal
@@ -191,6 +206,9 @@ abi: $(VENV)/.abi-ready $(VENV)/.installed
 
 docs: $(VENV)/.docs-ready $(VENV)/.installed
 	$(RUN) -P -m sphinx -q -W --keep-going -b html docs docs/_build/html
+
+docs-links: $(VENV)/.docs-ready $(VENV)/.installed
+	$(RUN) -P -m sphinx -q --keep-going -b linkcheck docs docs/_build/links
 
 clean:
 	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache

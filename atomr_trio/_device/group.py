@@ -185,7 +185,9 @@ class Devices(Sequence[Device], metaclass=_DevicesType):
         return self._group.peers
 
     def events(self, *, buffer: int = 64) -> Subscription:
-        """Return the events of all devices, as `Device.events` does for one. Each comes as a `MemberEvent`.
+        """Return the events of all devices, as `Device.events` does for one. Each of these comes as a `MemberEvent`.
+
+        Worlds tell of their epochs, by `EpochBegan` and `EpochEnded`.
 
         A subscriber that is more than `buffer` events behind loses the newest, and gets `EventsDropped`.
 
@@ -476,7 +478,8 @@ async def _group(
     group = Group([each.core for each in opened], peers=peers)
     machine = GroupSupervision(size, strategy, policy or default_policy(size), on_device_failed)
     supervisor = GroupSupervisor(opened, machine, strategy)
-    hub = EventHub(home=group.members[0].home, logs=False)
+    hub = EventHub(home=group.members[0].home)
+    group.publish = hub.publish
     for member in group.members:
         member.events.forward = functools.partial(_forward, hub, member.index)
     devices = Devices._create([each.device for each in opened], group, supervisor, hub)

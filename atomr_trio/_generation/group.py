@@ -15,6 +15,7 @@ import trio
 from .._values.util import refuse_to_copy
 
 if TYPE_CHECKING:
+    from .._values.events import DeviceEvent
     from .core import DeviceCore
     from .peers import Wish
 
@@ -41,6 +42,8 @@ class Group:
         """Called when that may be so."""
         self.ends: list[Callable[[], None]] = []
         """Called when the block of the group is left, before any of its devices is closed."""
+        self.publish: Callable[[DeviceEvent], None] = lambda event: None
+        """Tells the subscribers of the group what concerns several of its devices."""
         self._changed = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._scopes: set[trio.CancelScope] = set()

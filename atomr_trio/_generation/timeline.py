@@ -179,6 +179,7 @@ class LaneBook:
         "launches",
         "moved",
         "open",
+        "patient",
         "waited",
     )
 
@@ -193,6 +194,8 @@ class LaneBook:
         self.launches: collections.deque[Launch] = collections.deque()
         self.failures: int = 0
         """The number of failed commands that are known."""
+        self.patient: bool = False
+        """True if its launches may wait for other devices, so that no time of this device's is a limit for them."""
         self.waited: int = 0
         """The number of waits of its commands for other lanes."""
         self.front: int = 0
@@ -451,7 +454,8 @@ class Timeline:
         held_up_by = {other for other, on in lane.behind if not self.reached((other, on))}
         if begins or held_up_by:
             lane.front_since = now
-        limit = default if command is None else command.hang_timeout or default
+        own = (math.inf if lane.patient else None) if command is None else command.hang_timeout
+        limit = own or default
         limit = math.inf if limit is None else limit
         return _Front(lane, launch, limit, self._sharing(lane.index, ticket), held_up_by, waits=waits)
 

@@ -27,6 +27,8 @@ __all__ = [
     "CopyProgress",
     "DeviceEvent",
     "DeviceGaveUp",
+    "EpochBegan",
+    "EpochEnded",
     "EventHub",
     "EventsDropped",
     "MemberEvent",
@@ -203,6 +205,42 @@ class EventsDropped(DeviceEvent):
 
 @final
 @attrs.frozen(kw_only=True)
+class EpochBegan(DeviceEvent):
+    """A world takes collectives, as `Devices.events` gives it: all of its members have made a communicator."""
+
+    world: str
+    """The world, by its members."""
+
+    epoch: int
+    """The number of the epoch. The first is 1."""
+
+    seconds: float
+    """Time since the last epoch ended, or since the world was asked for, in seconds."""
+
+    members_seconds: float
+    """The part of it until every member had a generation in service."""
+
+
+@final
+@attrs.frozen(kw_only=True)
+class EpochEnded(DeviceEvent):
+    """An epoch of a world has ended, as `Devices.events` gives it. `EpochBegan` follows, unless the world has ended."""
+
+    world: str
+    """The world, by its members."""
+
+    epoch: int
+    """The number of the epoch."""
+
+    causes: Mapping[int, Exception]
+    """What has ended it, by the rank of a member; empty if the world was closed."""
+
+    lost: int
+    """The number of collectives that raise `WorldLost`."""
+
+
+@final
+@attrs.frozen(kw_only=True)
 class MemberEvent(DeviceEvent):
     """An event of one device of a group, as `Devices.events` gives it."""
 
@@ -235,6 +273,14 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
             " (cached: %(cached)s, error: %(error)s)",
         ),
         DeviceGaveUp: (logging.ERROR, "device %(device)s is given up: %(reason)s"),
+        EpochBegan: (
+            logging.INFO,
+            "%(world)s: epoch %(epoch)s after %(seconds).3f s, of which %(members_seconds).3f s for its members",
+        ),
+        EpochEnded: (
+            logging.INFO,
+            "%(world)s: epoch %(epoch)s has ended, and with it %(lost)s collectives (%(causes)r)",
+        ),
     }
 )
 
@@ -366,12 +412,11 @@ class Subscription:
 class EventHub:
     """The hub of one device's events: its supervision publishes here, and listeners subscribe here.
 
-    A group has one too, to which the hubs of its devices forward what they publish and log.
+    A group has one too, to which the hubs of its devices forward what they publish and log; it logs its own.
     """
 
-    def __init__(self, device: int | None = None, home: Home = _ANYWHERE, *, logs: bool = True) -> None:
+    def __init__(self, device: int | None = None, home: Home = _ANYWHERE) -> None:
         self._device = device
-        self._logs = logs
         self.forward: Callable[[DeviceEvent], None] | None = None
         """Given every event too, after the subscribers."""
         self._home = home
@@ -397,7 +442,7 @@ class EventHub:
         """Log an event and give it to every subscriber. Synchronous, never waits; ignored once the hub is closed."""
         if self._closed:
             return
-        if self._logs:
+        if not isinstance(event, MemberEvent):
             _log(self._device, event)
         for subscription in self._subscriptions:
             subscription._offer(event)

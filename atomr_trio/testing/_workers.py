@@ -96,7 +96,10 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
 def generation_of(dev: Device) -> Generation:
     """Return the generation in service. Raises as `worker_pid` does."""
     if not isinstance(dev, Device):
-        raise InvalidArgument(f"dev is of type {type(dev).__name__}; it must be a Device")
+        raise InvalidArgument(
+            f"dev is an object of {type(dev).__module__}.{type(dev).__qualname__}; it must be an atomr_trio.Device",
+            advice="for a device of `atomr_trio.start`, call it in an async function: `dev.run(function, dev)`",
+        )
     core = core_of(dev)
     core.check_running()
     return known(core.current, "a device that is running has a generation")

@@ -53,6 +53,8 @@ ENVIRONMENT: Final = {
     "NCCL_RUNTIME_CONNECT": "0",
 }
 """What both have."""
+TASKS: Final = 8
+"""So many tasks make those of a row, each the next one when its last is done: the GPUs always have some to do."""
 TOGETHER: Final = 10
 """The calls of a batch, and of a group of plain NCCL."""
 SMALLEST: Final = 8
@@ -70,7 +72,10 @@ class Sum:
 
     nbytes: int
     count: int
-    """So many are made in each turn: single ones that are awaited, and one after the other with one wait."""
+    """So many single ones are awaited in each turn."""
+    in_a_row: int
+    """So many are made one after the other, with one wait: for tens of milliseconds, so that it is the rate that
+    counts, and not how soon a program is told of the end."""
     together: int = 0
     """So many in a batch; 0 if there is none."""
 
@@ -102,17 +107,17 @@ class Plan:
 PLANS: Final[Mapping[str, Plan]] = {
     "cuda": Plan(
         (
-            Sum(SMALLEST, 300, TOGETHER),
-            Sum(64 * KIB, 300),
-            Sum(MIB, 300),
-            Sum(16 * MIB, 60),
-            Sum(256 * MIB, 15),
-            Sum(GIB, 6),
+            Sum(SMALLEST, 300, 300, TOGETHER),
+            Sum(64 * KIB, 300, 300),
+            Sum(MIB, 300, 1000),
+            Sum(16 * MIB, 60, 400),
+            Sum(256 * MIB, 15, 40),
+            Sum(GIB, 4, 15),
         ),
         repetitions=15,
         losses=5,
     ),
-    "sim": Plan((Sum(SMALLEST, 3, TOGETHER), Sum(64 * KIB, 2)), 1, losses=1),
+    "sim": Plan((Sum(SMALLEST, 3, 3, TOGETHER), Sum(64 * KIB, 2, 10)), 1, losses=1),
 }
 """The simulator shows that everything works, and says nothing of speed."""
 
@@ -186,14 +191,33 @@ class Ours:
             begun = clock()
             await world.all_reduce(sources, targets_)
             singles.append(clock() - begun)
-        begun = clock()
-        for _ in range(work.count - 1):
-            world.all_reduce_nowait(sources, targets_)
-        await world.all_reduce(sources, targets_)
-        found = {AWAITED: statistics.median(singles), WHOLE: (clock() - begun) / work.count}
+        found = {AWAITED: statistics.median(singles), WHOLE: await self._row(work.in_a_row, sources, targets_)}
         if work.together:
             found[BATCHED] = await self._batched(work)
         return found
+
+    async def _row(self, count: int, sources: Sequence[Any], outputs: Sequence[Any]) -> float:
+        """The seconds of one of many, some of which are submitted ahead."""
+        left = count
+
+        async def take() -> None:
+            nonlocal left
+            while left:
+                left -= 1
+                try:
+                    if left % TASKS:
+                        self.world.all_reduce_nowait(sources, outputs)
+                        continue
+                except trio.WouldBlock:
+                    pass
+                await self.world.all_reduce(sources, outputs)
+
+        begun = clock()
+        async with trio.open_nursery() as nursery:
+            for _ in range(TASKS):
+                nursery.start_soon(take)
+        await self.world.all_reduce(sources, outputs)
+        return (clock() - begun) / (count + 1)
 
     async def _batched(self, work: Sum) -> float:
         count = work.nbytes // 4
@@ -225,7 +249,7 @@ def bare(backend: Backend, most: int) -> Iterator[Ways]:
         all_asked([{"id": unique}] * MEMBERS)
 
         async def ways(work: Sum) -> dict[str, float]:
-            question = {"nbytes": work.nbytes, "count": work.count, "batch": work.together}
+            question = {"nbytes": work.nbytes, "count": work.count, "row": work.in_a_row, "batch": work.together}
             found = await trio.to_thread.run_sync(functools.partial(all_asked, [question] * MEMBERS))
             return {way: max(each[way] for each in found) for way in WAYS if way in found[0]}
 
@@ -276,9 +300,13 @@ class Reported:
 
 
 async def recovered(backend: Backend, standby: int, losses: int) -> list[float]:
-    """Lose a member again and again; the seconds from each report to the next epoch's right result."""
+    """Lose a member again and again; the seconds from each report to the next epoch's right result.
+
+    Prints where the time went: until the members ran again, until they had a communicator, until the result.
+    """
     policy = atomr_trio.RestartPolicy(intensity=math.inf)
     seconds = []
+    steps: list[tuple[float, float, float]] = []
     async with atomr_trio.open_devices([0, 1], backend=backend, standby=standby, restart_policy=policy) as devices:
         world = await devices.world(nccl=SETTINGS)
         arrays = [await dev.to_device(np.ones(1000, np.float32)) for dev in devices]
@@ -291,14 +319,22 @@ async def recovered(backend: Backend, standby: int, losses: int) -> list[float]:
             lost = devices[number % MEMBERS]
             reported = Reported()
             core_of(lost).current.tell(reported)
-            kill_worker(lost)
-            await reported.event.wait()
-            await world.wait_epoch(after=number + 1)
-            await world.all_reduce(arrays, outputs)
-            seconds.append(clock() - reported.at)
+            async with devices.events() as events:
+                kill_worker(lost)
+                await reported.event.wait()
+                await world.wait_epoch(after=number + 1)
+                up = clock() - reported.at
+                await world.all_reduce(arrays, outputs)
+                seconds.append(clock() - reported.at)
+                async for event in events:
+                    if isinstance(event, atomr_trio.EpochBegan):
+                        steps.append((event.members_seconds, up, seconds[-1]))
+                        break
             for each in outputs:
                 if not np.all(await each.to_host() == MEMBERS):
                     raise SystemExit("the first sum of an epoch is wrong")
+    running, up, done = (1e3 * statistics.median(step) for step in zip(*steps, strict=True))
+    print(f"with {standby} standbys: members run after {running:.0f} ms, epoch {up:.0f} ms, result {done:.0f} ms")
     return seconds
 
 

@@ -59,7 +59,7 @@ class Rank:
         config = nccl.new_config(version.value)
         nccl.ncclCommInitRankConfig(byref(self._communicator), self._size, unique, self._rank, byref(config))
 
-    def ways(self, nbytes: int, count: int, batch: int) -> dict[str, float]:
+    def ways(self, nbytes: int, count: int, row: int, batch: int) -> dict[str, float]:
         """The seconds of one call, by way; a few more before each series are not timed."""
         call, wait = self._call(nbytes), driver.cuStreamSynchronize.bind()
         start, end, stream = nccl.ncclGroupStart.bind(), nccl.ncclGroupEnd.bind(), self._stream
@@ -72,10 +72,10 @@ class Rank:
             singles.append(clock() - begun)
             check(status)
         begun, status = clock(), 0
-        for _ in range(count):
+        for _ in range(row):
             status = status or call(0)
         check(status or wait(stream))
-        series = (clock() - begun) / count
+        series = (clock() - begun) / row
         found = {"awaited": statistics.median(singles), "end to end": series}
         if batch:
             groups = []

@@ -61,11 +61,11 @@ def test_all_rows_of_the_issue_have_targets():
 async def test_a_sum_that_is_wrong_ends_the_run():
     async with open_group(2) as devices:
         ours = await world.Ours.made(devices, 64)
-        await ours.check(world.Sum(64, 1))
+        await ours.check(world.Sum(64, 1, 1))
 
         class Wrong:
             async def all_reduce(self, sources, targets):
                 await targets[0].fill(3)
 
         with pytest.raises(SystemExit, match="the sum is wrong"):
-            await world.Ours(Wrong(), ours.sources, ours.targets).check(world.Sum(64, 1))
+            await world.Ours(Wrong(), ours.sources, ours.targets).check(world.Sum(64, 1, 1))

@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-import support
 from support import ROOT
-from support.programs import programs
-
-
-def pattern(expected: str) -> re.Pattern[str]:
-    """The expected output as a pattern in which `...` stands for anything."""
-    return re.compile(".*".join(re.escape(part) for part in expected.strip().split("...")), re.DOTALL)
-
-
-def run_program(code: str, folder: Path) -> str:
-    """Run a program in a fresh interpreter, on the backend of this run; what it printed."""
-    script = folder / "program.py"
-    script.write_text(code, encoding="utf-8")
-    if "open_devices([0, 1]" in code:
-        support.skip_without(2)
-    environment = support.child_environment(
-        ATOMR_TRIO_BACKEND=support.chosen_backend(),
-        ATOMR_TRIO_SIM_DEVICES=os.environ.get("ATOMR_TRIO_SIM_DEVICES", "2"),
-    )
-    answer = subprocess.run(
-        [sys.executable, str(script)], env=environment, cwd=folder, capture_output=True, text=True, timeout=120
-    )
-    assert answer.returncode == 0, answer.stdout + answer.stderr
-    return answer.stdout
-
+from support.programs import pattern, programs, run_program
 
 TUTORIAL = programs(ROOT / "docs" / "tutorial.md")
 

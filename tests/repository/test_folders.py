@@ -19,6 +19,7 @@ OTHERS = {
     "simulator": "bindings/atomr_sim",
     "repository": "what belongs to no folder of the package: documentation, wheel, benchmarks, and the layout itself",
     "notebook": "the package in a kernel of Jupyter, and the notebook among the examples",
+    "examples": "the folder of that name",
     "gpu": "what only a GPU can be asked",
 }
 SHARED = {"support", "kernels", "survey", "abi", "benchmarks", "battery"}

@@ -37,7 +37,13 @@ CLONES = {"x86_64": 56, "aarch64": 220}
 _CLONE_PARENT, _CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x8000, 0x200000, 0x1000000
 _PR_GET_TID_ADDRESS = 40
 _LIMITS = (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC, resource.RLIMIT_AS, resource.RLIMIT_DATA)
-_OF_ONE_WORKER = ("ATOMR_TRIO_CACHE_DIR", "ATOMR_TRIO_CHECK", "ATOMR_TRIO_SIM_", "PYTEST_CURRENT_TEST")
+_OF_ONE_WORKER = (
+    "ATOMR_TRIO_BACKEND",
+    "ATOMR_TRIO_CACHE_DIR",
+    "ATOMR_TRIO_CHECK",
+    "ATOMR_TRIO_SIM_",
+    "PYTEST_CURRENT_TEST",
+)
 """The beginnings of the names of variables that a copy is told; nothing that is loaded has read them."""
 _MOST_BYTES = 1 << 16
 

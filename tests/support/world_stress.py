@@ -75,6 +75,8 @@ class Worker:
         self._stress = stress
         self._random = random.Random(seed)
         self._places: dict[Device, list[Place]] = {}
+        self._habits: list[tuple[World, list[list[Place]]]] = []
+        """Worlds with places of their members that are taken again and again: such calls go the short way."""
 
     async def run(self, calls: int) -> None:
         """Make so many calls, or more until the stress is over; then look at everything."""
@@ -98,7 +100,7 @@ class Worker:
                 self._add,
                 self._copy,
                 self._reduce,
-                self._reduce,
+                self._series,
                 self._in_place,
                 self._gather,
                 self._exchange,
@@ -136,8 +138,13 @@ class Worker:
         return Call("copy", lambda: y.array.copy_from(x.array), [x], [(y, x.value)])
 
     def _members(self) -> tuple[World, list[list[Place]]]:
+        if len(self._habits) == 2 and self._random.random() < 0.7:
+            return self._random.choice(self._habits)
         world = self._random.choice(self._stress.worlds)
-        return world, [self._pick(dev, 2) for dev in world.members]
+        found = world, [self._pick(dev, 2) for dev in world.members]
+        if len(self._habits) < 2:
+            self._habits.append(found)
+        return found
 
     def _reduce(self) -> Call:
         world, picked = self._members()
@@ -145,6 +152,26 @@ class Worker:
         total = sum(place.value for place in reads)
         run = lambda: world.all_reduce([x.array for x in reads], [y.array for y in writes])  # noqa: E731
         return Call("all_reduce", run, reads, [(y, total) for y in writes], collective=True)
+
+    def _series(self) -> Call:
+        """The same collective several times, of which some are waited for."""
+        world, picked = self._members()
+        reads, writes = ([each[place] for each in picked] for place in (0, 1))
+        total = sum(place.value for place in reads)
+        awaited = [self._random.random() < 0.5 for _ in range(8)]
+
+        async def run() -> None:
+            inputs, outputs = [x.array for x in reads], [y.array for y in writes]
+            for waits in awaited:
+                if waits:
+                    await world.all_reduce(inputs, outputs)
+                else:
+                    with contextlib.suppress(trio.WouldBlock):
+                        world.all_reduce_nowait(inputs, outputs)
+            async with world.batch() as batch:
+                batch.all_reduce(inputs, outputs)
+
+        return Call("all_reduce, again", run, reads, [(y, total) for y in writes])
 
     def _in_place(self) -> Call:
         world, picked = self._members()

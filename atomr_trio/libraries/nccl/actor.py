@@ -18,7 +18,7 @@ import outcome
 import trio
 
 from ..._generation.core import DeviceCore, DevicePart
-from ..._generation.settler import error_of
+from ..._generation.settler import GLANCE_SECONDS, TURN_SECONDS, error_of
 from ..._supervision.realtime import Patience
 from ..._supervision.states import RequestState
 from ..._values.errors import (
@@ -32,17 +32,21 @@ from ..._values.errors import (
     RequestError,
     fresh,
 )
+from ..._values.events import EpochBegan
 from ..._values.util import known, shown
+from ..._wire.protocol import counter_word
 from ..lanes.verbs import Lane, Lanes
 from .epochs import Epoch
 from .questions import Deadline, Question
+from .ready import ReadyPart
 from .records import ENVIRONMENT, INIT, UNIQUE_ID, WARM
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation
     from ..._generation.group import Group
     from ..._generation.peers import Wish
-    from .collectives import Collective, Part
+    from .collectives import Collective, Part, Published
+    from .ready import ReadyCall
 
 INIT_SECONDS = 60.0
 """The time that the members have to make a communicator, in seconds; then the attempt is given up."""
@@ -121,7 +125,7 @@ class WorldActor:
         self.changed: trio.Event = trio.Event()
         """Set, and replaced, when an epoch begins or ends, or the world ends."""
         self._epoch: Epoch | None = None
-        self._queue: collections.deque[Collective] = collections.deque()
+        self._queue: collections.deque[Published] = collections.deque()
         self._work = trio.Event()
         self._scope = trio.CancelScope()
         self._entered = False
@@ -129,7 +133,17 @@ class WorldActor:
     @property
     def epoch_up(self) -> bool:
         """True if collectives can run right now."""
-        return self._epoch is not None and self._epoch.up
+        return self.epoch is not None
+
+    @property
+    def epoch(self) -> Epoch | None:
+        """The epoch in which collectives can run right now."""
+        return self._epoch if self._epoch is not None and self._epoch.up else None
+
+    @property
+    def lanes(self) -> list[int]:
+        """The lane of each member's collectives."""
+        return [core.part(WorldDevice).lane for core in self.cores]
 
     def check_open(self) -> None:
         """Raise the error of a world that takes no requests."""
@@ -213,9 +227,13 @@ class WorldActor:
         with self._scope:
             try:
                 failures = 0
+                since = time.monotonic()
                 while True:
                     generations = await self._running()
-                    epoch = self._epoch = Epoch(self.group, self.cores, generations, self.number + 1, self.announce)
+                    running = time.monotonic()
+                    epoch = self._epoch = Epoch(
+                        self.group, self.cores, generations, self.name, self.number + 1, self.announce
+                    )
                     refused: DeviceError | None = None
                     with epoch.scope:
                         epoch.begin()
@@ -225,7 +243,10 @@ class WorldActor:
                             refused = attempt.error
                         else:
                             failures = 0
+                            self._tell(epoch, since, running)
                             await self._serve(epoch)
+                    if epoch.number == self.number:
+                        since = time.monotonic()
                     if refused is not None:
                         failures += 1
                         await self._give_up(epoch, refused, failures)
@@ -234,6 +255,12 @@ class WorldActor:
             except Exception as bug:
                 self._end(CommandFailed(f"the actor of {self.name} crashed: {bug!r}", operation="world"))
                 raise
+
+    def _tell(self, epoch: Epoch, since: float, running: float) -> None:
+        """Tell that an epoch has begun, and how long that took since the last one."""
+        seconds, members = time.monotonic() - since, running - since
+        event = EpochBegan(world=self.name, epoch=epoch.number, seconds=seconds, members_seconds=members)
+        self.group.publish(event)
 
     async def _running(self) -> list[Generation]:
         """Wait until every member has a generation in service, and return them."""
@@ -316,7 +343,7 @@ class WorldActor:
             if not self._queue:
                 self.announce()
 
-    async def _begin(self, collective: Collective, epoch: Epoch) -> None:
+    async def _begin(self, collective: Published, epoch: Epoch) -> None:
         try:
             await self._admit(collective, epoch)
             # Otherwise it was cancelled while it waited, and never runs.
@@ -328,13 +355,13 @@ class WorldActor:
             if collective.open:
                 collective.settle(outcome.Error(refused))
 
-    async def _admit(self, collective: Collective, epoch: Epoch) -> None:
+    async def _admit(self, collective: Published, epoch: Epoch) -> None:
         """Wait until every member takes its part."""
         with contextlib.ExitStack() as turns:
             wishes: dict[Part, Wish] = {}
             while collective.state is RequestState.QUEUED:
                 blocked = None
-                for part in collective.parts:
+                for part in collective.commands:
                     if not part.exists:
                         await part.prepare()
                         break
@@ -348,10 +375,10 @@ class WorldActor:
                     await epoch.generations[blocked.rank].admission.wait_room(blocked.lane)
 
     def _take_turns(
-        self, collective: Collective, epoch: Epoch, wishes: dict[Part, Wish], turns: contextlib.ExitStack
+        self, collective: Published, epoch: Epoch, wishes: dict[Part, Wish], turns: contextlib.ExitStack
     ) -> None:
         """Wait in turn for work of other devices, with all parts at once: else two could wait in a circle."""
-        admissions = {part: epoch.generations[part.rank].admission for part in collective.parts}
+        admissions = {part: epoch.generations[part.rank].admission for part in collective.commands}
         if not wishes and any(
             each.peers is not None and each.peers.blocked(part.accesses()) for part, each in admissions.items()
         ):
@@ -365,7 +392,7 @@ class WorldActor:
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def begin_now(self, collective: Collective) -> bool:
+    def begin_now(self, collective: Published) -> bool:
         """Publish a request if it is the next one and every member takes it. Raises what refuses it."""
         epoch = self._epoch
         if epoch is None or not epoch.up or self._queue or not collective.admitted(epoch):
@@ -374,7 +401,7 @@ class WorldActor:
         return True
 
     @trio.lowlevel.enable_ki_protection
-    async def ask(self, collective: Collective) -> Any:
+    async def ask(self, collective: Published) -> Any:
         """Publish a request, or let it wait for its turn, and wait for its end."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_open()
@@ -385,45 +412,88 @@ class WorldActor:
             self._work.set()
         return await collective.wait()
 
+    def begin_ready(self, call: ReadyCall, given: tuple[object, ...], *, heard: bool) -> Collective | None:
+        """Publish a call by the short way; return None, with no effect, if it must go the general way."""
+        epoch = self._epoch
+        if epoch is None or call.epoch is not epoch or not epoch.up or self._queue:
+            return None
+        return call.begin(given, heard=heard)
+
+    @trio.lowlevel.enable_ki_protection
+    async def ask_ready(self, call: ReadyCall, given: tuple[object, ...]) -> bool:
+        """Publish a call by the short way, and wait for its end. Returns false if it must go the general way."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        collective = self.begin_ready(call, given, heard=True)
+        if collective is None:
+            return False
+        await self._look_for(collective)
+        await collective.wait()
+        return True
+
     async def _look_for(self, collective: Collective) -> None:
-        """Poll for the end of a request that was just published, as long as that is worthwhile."""
-        generations = [part.generation for part in collective.parts if part.generation is not None]
-        settlers = [each.settler for each in generations if each.settler.begin_looking()]
-        until = time.perf_counter() + min((each.patience for each in settlers), default=0.0)
+        """Poll for the end of a request that was just published, as long as that is worthwhile.
+
+        As `Settler.look` does it, for all members at once.
+        """
+        settlers, places = [], []
+        for part in collective.parts:
+            generation, (lane, ticket) = known(part.generation, "it was published"), part.place
+            places.append((generation.page.words, counter_word(lane), ticket))
+            if generation.settler.begin_looking():
+                settlers.append((generation.settler, part if isinstance(part, ReadyPart) else None, lane))
+        clock = time.perf_counter
+        now = clock()
+        until = now + min((settler.patience for settler, _, _ in settlers), default=0.0)
         try:
-            while True:
+            while settlers:
+                before = now
                 await trio.lowlevel.checkpoint()
-                for each in settlers:
-                    each.settle_finished()
-                if collective.answered or time.perf_counter() > until:
+                now = clock()
+                if collective.answered or now > until or _all_reached(places):
                     break
+                if now - before < TURN_SECONDS:
+                    glances_until, reached = now + GLANCE_SECONDS, False
+                    while now < glances_until and not reached:
+                        reached = _all_reached(places)
+                        now = clock()
+                    if reached:
+                        break
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
             collective.give_up()
             raise
         finally:
-            for each in settlers:
-                each.end_looking()
+            for settler, looker, lane in settlers:
+                settler.end_looking(looker, lane)
 
-    def ask_nowait(self, collective: Collective) -> None:
+    def ask_nowait(self, collective: Published) -> None:
         """Publish a request now, whose end nobody waits for. Raises `trio.WouldBlock` if it would have to wait."""
         self.check_open()
         if not self.begin_now(collective):
             raise self._refusal(collective)
         collective.give_up()
 
-    def _refusal(self, collective: Collective) -> trio.WouldBlock:
+    def _refusal(self, collective: Published) -> trio.WouldBlock:
         epoch = self._epoch
         if epoch is None or not epoch.up:
             return trio.WouldBlock(f"{self.name} is between two epochs: use the awaited form, which waits for the next")
         if self._queue:
             return trio.WouldBlock(f"other requests of {self.name} wait: use the awaited form, which waits behind them")
-        for part in collective.parts:
+        for part in collective.commands:
             if not part.exists:
                 return trio.WouldBlock("memory of the arrays must be made first: use the awaited form")
             admission = epoch.generations[part.rank].admission
             if not admission.takes(part):
                 return admission.refusal(part)
         raise AssertionError("a request that every member takes was refused")
+
+
+def _all_reached(places: Sequence[tuple[memoryview[int], int, int]]) -> bool:
+    for words, counter, ticket in places:  # noqa: SIM110  no generator: it is asked again and again
+        if words[counter] < ticket:
+            return False
+    return True
 
 
 @attrs.frozen

@@ -11,8 +11,8 @@ A collective has succeeded when every part has ended without an error. If a memb
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import outcome
 
@@ -44,6 +44,50 @@ protocol.
 
 _NEVER_LATE = math.inf
 """A part that waits for another member does not hang; `World` watches the time of whole collectives."""
+
+
+class Member(Protocol):
+    """The part of one member, as those see it that look after losses."""
+
+    @property
+    def rank(self) -> int:
+        """The member's rank."""
+
+    @property
+    def core(self) -> DeviceCore:
+        """The member."""
+
+    @property
+    def operation(self) -> str:
+        """The name of the verb."""
+
+    @property
+    def roles(self) -> Mapping[Block, Role]:
+        """Its access to memory."""
+
+    @property
+    def generation(self) -> Generation | None:
+        """The generation that it was published in."""
+
+    @property
+    def place(self) -> Ticket:
+        """Its lane, and its ticket."""
+
+    @property
+    def after(self) -> tuple[int, ...]:
+        """The tickets that each lane of the generation had issued when it was published."""
+
+    @property
+    def begun(self) -> bool:
+        """True if nothing delays it any more but the other members."""
+
+    @property
+    def reached(self) -> bool:
+        """True if its ticket was reached, without an error."""
+
+    @property
+    def over(self) -> bool:
+        """True once its ticket was reached, or its generation is settled."""
 
 
 class Part(Request):
@@ -174,6 +218,12 @@ class Part(Request):
         self.after = tuple([book.issued for book in generation.timeline.lanes])
 
     @property
+    def place(self) -> Ticket:
+        """Its lane, and its ticket, once it was published."""
+        assert self.command is not None
+        return self.command.lane, self.command.ticket
+
+    @property
     def begun(self) -> bool:
         """True if nothing delays it any more but the other members."""
         generation, command = self.generation, self.command
@@ -187,7 +237,7 @@ class Part(Request):
         """True if its ticket was reached, without an error."""
         if self.over or self.generation is None or self.command is None:
             return self.over and not self.failed
-        place = self.command.lane, self.command.ticket
+        place = self.place
         return self.generation.timeline.reached(place) and not self.generation.page.status(*place)
 
     def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
@@ -212,7 +262,7 @@ class Collective(Request):
 
     def __init__(self, operation: str) -> None:
         super().__init__(operation, lane=None)
-        self.parts: list[Part] = []
+        self.parts: Sequence[Member] = []
         """Those of the members that take part, in the order of their ranks."""
         self.result: Any = None
         """Its value once it has succeeded."""
@@ -226,37 +276,12 @@ class Collective(Request):
         self.spoiled: Callable[[], DeviceError] | None = None
         """Makes its error, if it runs on what a lost collective has left behind."""
 
-    def publish(self, epoch: Epoch) -> None:
-        """Check every part, and then send every part. Raises what refuses it; no part was sent then."""
-        checked: list[Checked] = []
-        try:
-            for part in self.parts:
-                first = not part.kinds <= epoch.known_kinds[part.rank]
-                checked.append(part.check(epoch.generations[part.rank], epoch.communicator, first=first))
-        except BaseException:
-            for each in checked:
-                each.withdraw()
-            raise
-        self.epoch = epoch
-        self.state = RequestState.STARTED
-        with epoch.publishing(self):
-            for part, each in zip(self.parts, checked, strict=True):
-                part.commit(each, epoch.generations[part.rank])
-                epoch.known_kinds[part.rank] |= part.kinds
-
-    def admitted(self, epoch: Epoch) -> bool:
-        """Return whether every member takes its part right now."""
-        for part in self.parts:
-            if not part.exists or not epoch.generations[part.rank].admission.takes(part):
-                return False
-        return True
-
     @property
     def reached(self) -> bool:
         """True if every part has ended without an error, as far as the counters tell."""
         return all(part.reached for part in self.parts)
 
-    def part_ended(self, part: Part, error: DeviceError | None) -> None:
+    def part_ended(self, part: Member, error: DeviceError | None) -> None:
         """Handle the end of a part."""
         epoch = self.epoch
         if self.lost or epoch is None:
@@ -278,6 +303,46 @@ class Collective(Request):
     def ended(self, *, delivered: bool) -> None:
         """Let the arrays go, but for those of the result."""
         self.keep = []
+
+
+class Published(Collective):
+    """A collective that goes the general way: its parts are requests of their devices."""
+
+    __slots__ = ("commands",)
+
+    def __init__(self, operation: str) -> None:
+        super().__init__(operation)
+        self.commands: list[Part] = []
+        """Its parts."""
+
+    def publish(self, epoch: Epoch) -> None:
+        """Check every part, and then send every part. Raises what refuses it; no part was sent then."""
+        checked: list[Checked] = []
+        try:
+            for part in self.commands:
+                first = not part.kinds <= epoch.known_kinds[part.rank]
+                checked.append(part.check(epoch.generations[part.rank], epoch.communicator, first=first))
+        except BaseException:
+            for each in checked:
+                each.withdraw()
+            raise
+        self.parts = self.commands
+        self.epoch = epoch
+        self.state = RequestState.STARTED
+        epoch.begin_publishing(self)
+        try:
+            for part, each in zip(self.commands, checked, strict=True):
+                part.commit(each, epoch.generations[part.rank])
+                epoch.known_kinds[part.rank] |= part.kinds
+        finally:
+            epoch.end_publishing()
+
+    def admitted(self, epoch: Epoch) -> bool:
+        """Return whether every member takes its part right now."""
+        for part in self.commands:
+            if not part.exists or not epoch.generations[part.rank].admission.takes(part):
+                return False
+        return True
 
 
 class _Existence(CommandRequest):

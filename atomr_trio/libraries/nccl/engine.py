@@ -6,7 +6,8 @@ has a thread of its own: an init waits for all ranks, and an abort takes half a 
 A member that is gone leaves the others inside NCCL, where only an abort reaches them. An abort sets a flag, the kernels
 leave, and the stream goes on: what was queued behind the collective runs on garbage. The user's process knows what that
 was. After an abort the memory of the communicator is gone, so no call may be under way that is not itself waiting for a
-member: the thread of the abort waits a little for such calls (`_CALL_SECONDS`).
+member: the thread of the abort waits a little for such calls (`_CALL_SECONDS`). A call that was made ready looks, like
+every other, whether its communicator still is what it was made for.
 
 ``ncclCommFinalize`` and ``ncclCommDestroy`` wait for all ranks, and are never called: communicators end by an abort.
 """
@@ -17,6 +18,7 @@ import json
 import os
 import threading
 from ctypes import byref, c_int, create_string_buffer
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from atomr_cuda.constants import nccl as constants
@@ -25,7 +27,10 @@ from atomr_cuda.constants.driver import CU_STREAM_NON_BLOCKING
 from ..._wire.limits import shortage
 from ..._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LIBRARY_MISSING, VerbTable
 from ..._wire.status import StatusClass, classify
+from ..._worker.base.calls import made_ready
 from ..._worker.base.lanes import CommandRefused
+from ..._worker.base.native_calls import native_call
+from ..._worker.base.shared_words import Words
 from .records import (
     ABORT,
     CALL,
@@ -42,10 +47,10 @@ from .records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from ..._wire.protocol import Verb
-    from ..._worker.base.lanes import Command, Lane, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, NativeCall, Ready, RecordWords, WorkerServices
 
 _CALL_SECONDS = 0.1
 """The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
@@ -70,6 +75,17 @@ class _Communicator:
         """Set when the init has returned, whether it has succeeded or not."""
         self.calling: threading.Lock = threading.Lock()
         """Held during a call."""
+        self.alive: Words = Words(1)
+        """1 until it is aborted; native code looks at it."""
+        self.alive.set([1])
+
+    def end(self) -> bool:
+        """Let nobody call it any more. Returns false if it was ended before. Called by the loop's thread."""
+        if self.ended:
+            return False
+        self.ended = True
+        self.alive.set([0])
+        return True
 
 
 class NcclEngine:
@@ -94,7 +110,7 @@ class NcclEngine:
             ENVIRONMENT.number: self._set_environment,
             UNIQUE_ID.number: self._ask(UNIQUE_ID, self._unique_id),
             INIT.number: self._init,
-            ABORT.number: self._ask(ABORT, self._abort),
+            ABORT.number: self._begin_abort,
             WARM.number: self._ask(WARM, self._make_warm),
         }
         """What handles the records of communicators, by the verb's number; each is given the payload."""
@@ -140,29 +156,65 @@ class NcclEngine:
         target: int,
         factor: bytes,
     ) -> None:
-        nccl, name = self._nccl, CALLS[function]
-        call = getattr(nccl, name)
-        match name:
-            case "ncclAllReduce" | "ncclReduceScatter" | "ncclReduce":
-                rest = (root,) if name == "ncclReduce" else ()
-                if operation != PREMULTIPLIED:
-                    call(source, target, count, kind, operation, *rest, handle, stream)
-                    return
-                made, scalar = c_int(), create_string_buffer(factor, len(factor))
-                immediate = constants.ncclScalarHostImmediate
-                nccl.ncclRedOpCreatePreMulSum(byref(made), scalar, kind, immediate, handle)
-                try:
-                    call(source, target, count, kind, made.value, *rest, handle, stream)
-                finally:  # which an operation outlives that was given to a call
-                    nccl.ncclRedOpDestroy(made.value, handle)
-            case "ncclBroadcast":
-                call(source, target, count, kind, root, handle, stream)
-            case "ncclAllGather":
-                call(source, target, count, kind, handle, stream)
-            case "ncclSend":
-                call(source, count, kind, root, handle, stream)
-            case _:
-                call(target, count, kind, root, handle, stream)
+        nccl = self._nccl
+        call, rest = getattr(nccl, CALLS[function]), (root, count, source, target, factor, handle, stream)
+        if operation != PREMULTIPLIED:
+            call(*_arguments(function, kind, operation, *rest))
+            return
+        made, scalar = c_int(), create_string_buffer(factor, len(factor))
+        nccl.ncclRedOpCreatePreMulSum(byref(made), scalar, kind, constants.ncclScalarHostImmediate, handle)
+        try:
+            call(*_arguments(function, kind, made.value, *rest))
+        finally:  # which an operation outlives that was given to a call
+            nccl.ncclRedOpDestroy(made.value, handle)
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return the calls of a `RUN`, ready to be made; see `RepeatingEngine`. None if one makes an operation."""
+        (number,) = RUN.struct.unpack_from(payload)
+        communicator = self._communicators.get(number)
+        if verb != RUN.number or places or communicator is None or not communicator.ready or communicator.ended:
+            return None
+        records = list(CALL.iter_unpack(payload[RUN.struct.size :]))
+        if any(operation == PREMULTIPLIED for _, _, operation, *_ in records):
+            return None
+        nccl, handle, stream = self._nccl, communicator.handle, lane.stream
+        calls: list[Callable[[], int]] = []
+        for record in records:
+            arguments = _arguments(*(*record, handle, stream))
+            calls.append(partial(getattr(nccl, CALLS[record[0]]).status, *arguments))
+        made, first = communicator, CALLS[records[0][0]]
+
+        def call(_: RecordWords) -> int:
+            with made.calling:
+                if made.ended:
+                    raise _refused("the communicator was aborted")
+                return calls[0]()
+
+        def call_all(_: RecordWords) -> int:
+            with made.calling:
+                if made.ended:
+                    raise _refused("the communicator was aborted")
+                status: int = nccl.ncclGroupStart.status()
+                for each in calls:
+                    status = status or each()
+                ended: int = nccl.ncclGroupEnd.status()
+                return status or ended
+
+        if len(calls) == 1:
+            ready = made_ready(lambda: None, call, partial(_error, nccl.ncclGroupEnd.library, first))
+            words = _arguments(*(*records[0], handle.value, stream.value))
+            return ready._replace(native=partial(self._native, made, getattr(nccl, first), words))
+        entries = _ENTRIES + 2 * len(calls)
+        error_of = partial(_error, nccl.ncclGroupEnd.library, "ncclGroupEnd")
+        return made_ready(lambda: lane.weigh(lane.made_now, entries), call_all, error_of, alone=True)
+
+    def _native(self, communicator: _Communicator, function: Any, arguments: Sequence[int]) -> NativeCall | None:
+        """Return a call for native code, which makes it only until the communicator is aborted."""
+        made = native_call(function, arguments, 0, self._services.give_up)
+        if made is None:
+            return None
+        alive = communicator.alive
+        return made._replace(guard=alive.address, expected=1, keep=(made.keep, alive))
 
     # --- questions ----------------------------------------------------------------------------------------------------
 
@@ -273,13 +325,18 @@ class NcclEngine:
         given = nccl.ncclUniqueId.from_buffer_copy(unique_id)
         nccl.ncclCommInitRankConfig(byref(handle), size, given, rank, byref(config))
 
-    def _abort(self, number: int) -> dict[str, Any]:
+    def _begin_abort(self, payload: bytes) -> None:
+        """Native code makes calls in this thread alone, so none is under way, and none will be."""
+        question, number = ABORT.struct.unpack_from(payload)
         communicator = self._communicators.get(number)
-        if communicator is None or communicator.ended:
-            return {}
-        communicator.ended = True
-        self._end(communicator)
-        del self._communicators[number]
+        if communicator is None or not communicator.end():
+            communicator = None
+        self._answer(ABORT, question, number, communicator, function=self._abort)
+
+    def _abort(self, number: int, communicator: _Communicator | None) -> dict[str, Any]:
+        if communicator is not None:
+            self._end(communicator)
+            del self._communicators[number]
         return {}
 
     def _end(self, communicator: _Communicator) -> None:
@@ -335,8 +392,7 @@ class NcclEngine:
     def close(self) -> None:
         """Abort every communicator, and wait for the threads: they are inside NCCL until then."""
         for communicator in list(self._communicators.values()):
-            if not communicator.made.is_set() and not communicator.ended:
-                communicator.ended = True
+            if not communicator.made.is_set() and communicator.end():
                 self._end(communicator)
         for thread in tuple(self._threads):
             thread.join()
@@ -350,6 +406,39 @@ class NcclEngine:
             for handle in made:
                 self._nccl.ncclCommAbort.status(handle)
             self._nccl.ncclGroupEnd.status()
+
+
+def _arguments(
+    function: int,
+    kind: int,
+    operation: int,
+    root: int,
+    count: int,
+    source: int,
+    target: int,
+    _factor: bytes,
+    handle: Any,
+    stream: Any,
+) -> tuple[Any, ...]:
+    """Return what a function is called with."""
+    match CALLS[function]:
+        case "ncclAllReduce" | "ncclReduceScatter":
+            return source, target, count, kind, operation, handle, stream
+        case "ncclReduce":
+            return source, target, count, kind, operation, root, handle, stream
+        case "ncclBroadcast":
+            return source, target, count, kind, root, handle, stream
+        case "ncclAllGather":
+            return source, target, count, kind, handle, stream
+        case "ncclSend":
+            return source, count, kind, root, handle, stream
+        case _:
+            return target, count, kind, root, handle, stream
+
+
+def _error(library: Any, function: str, status: int) -> Exception:
+    error: Exception = library.error(status, function)
+    return error
 
 
 def _failure(status: int, name: str, text: str, library: str) -> dict[str, Any]:

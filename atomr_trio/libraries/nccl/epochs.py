@@ -7,25 +7,29 @@ the survivors are told to abort. Until then their kernels wait inside NCCL, so n
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+import weakref
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import trio
 
 from ..._generation.loss import Loss, LossKind
 from ..._values.errors import CommandFailed, DeviceError, WorldLost
+from ..._values.events import EpochEnded
 from .questions import Deadline, Question
+from .ready import paths_of
 from .records import ABORT
 from .spoiling import spoil
 
 if TYPE_CHECKING:
+    from ..._calls.launching import LaunchPath
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
     from ..._generation.group import Group
     from .collectives import Collective, Kind
+    from .ready import ReadyCall
 
 ABORT_SECONDS = 2.0
 """The time that a worker has for an abort, in seconds; then it is replaced."""
@@ -41,9 +45,12 @@ class Epoch:
         group: Group,
         cores: Sequence[DeviceCore],
         generations: Sequence[Generation],
+        name: str,
         number: int,
         ended: Callable[[], None],
     ) -> None:
+        self.name: str = name
+        """That of its world."""
         self.number: int = number
         self.communicator: int = next(_COMMUNICATORS)
         self.generations: tuple[Generation, ...] = tuple(generations)
@@ -65,6 +72,9 @@ class Epoch:
         self._publishing = False
         self._listening: list[tuple[Generation, Callable[[], None]]] = []
         self._aborts: list[Question] = []
+        self.calls: weakref.WeakSet[ReadyCall] = weakref.WeakSet()
+        """The calls that go the short way in it."""
+        self._paths: list[tuple[LaunchPath, LaunchPath]] = []
 
     def __repr__(self) -> str:
         state = "over" if self.over else "up" if self.up else "being made"
@@ -82,17 +92,28 @@ class Epoch:
 
     # --- collectives --------------------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def publishing(self, collective: Collective) -> Iterator[None]:
-        """Publish the parts of a collective in this block. A loss that is noticed in it counts behind it."""
+    def begin_publishing(self, collective: Collective) -> None:
+        """Begin to publish the parts of a collective. A loss that is noticed from now on counts behind it."""
         self._pending[collective] = None
         self._publishing = True
-        try:
-            yield
-        finally:
-            self._publishing = False
-            if self._causes:
-                self._end()
+
+    def end_publishing(self) -> None:
+        """End that."""
+        self._publishing = False
+        if self._causes:
+            self._end()
+
+    def paths(self, lanes: Sequence[int]) -> Sequence[tuple[LaunchPath, LaunchPath]] | None:
+        """Return the short ways to the lanes of all members, of calls that are waited for and of others (``ready.py``).
+
+        Returns None if a member has none.
+        """
+        if not self._paths and self.up:
+            found = [paths_of(generation, lane) for generation, lane in zip(self.generations, lanes, strict=True)]
+            paths = [each for each in found if each is not None]
+            if len(paths) == len(found):
+                self._paths = paths
+        return self._paths or None
 
     @property
     def idle(self) -> bool:
@@ -149,6 +170,7 @@ class Epoch:
             self._end()
 
     def _end(self) -> None:
+        was_up = self.up
         self.over, self.up = True, False
         lost = [collective for collective in self._pending if not collective.reached]
         for collective in lost:
@@ -156,6 +178,11 @@ class Epoch:
         spoil(lost, self.number, functools.partial(self._error, "it used what a lost collective was writing"))
         for generation, told in self._listening:
             generation.tell_no_more(told)
+        for path in itertools.chain(*self._paths):
+            path.close()
+        for call in self.calls:
+            call.close()
+        self._paths = []
         if len(self.generations) > 1:
             for generation in self.generations:
                 if generation.loss is None and not generation.refusing:
@@ -164,6 +191,9 @@ class Epoch:
             collective.lose(self._error("the collective was not finished by every member", collective.operation))
         self.scope.cancel(reason=f"epoch {self.number} has ended")
         self._ended()
+        if was_up:
+            event = EpochEnded(world=self.name, epoch=self.number, causes=dict(self._causes), lost=len(lost))
+            self._group.publish(event)
 
     def _error(self, what: str, operation: str | None = None) -> WorldLost:
         causes = self._causes

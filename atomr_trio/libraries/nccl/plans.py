@@ -28,7 +28,7 @@ from .arguments import (
     moved,
     reduction,
 )
-from .collectives import Collective, Kind, Part
+from .collectives import Kind, Part, Published
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,11 +49,20 @@ class _Copies(Part):
         return COPY if len(self.calls) == 1 else COPY_MANY, b"".join(self.calls)
 
 
+class MemberCalls(NamedTuple):
+    """What one member does."""
+
+    rank: int
+    calls: Sequence[bytes]
+    kinds: set[Kind]
+    operands: Sequence[Operand]
+
+
 class Known(NamedTuple):
     """What a call comes to: the same each time, as long as its arrays exist."""
 
-    shares: Sequence[tuple[int, Sequence[bytes], set[Kind], Sequence[Operand]]]
-    """Those of the members that take part: the rank, the calls and their kinds, the memory."""
+    shares: Sequence[MemberCalls]
+    """Those of the members that take part."""
     ranges: Sequence[tuple[int, int, bool]]
     """The addresses that it uses."""
 
@@ -64,7 +73,7 @@ class Calls:
     def __init__(self, cores: Sequence[DeviceCore], lanes: Sequence[int], operation: str) -> None:
         self.cores: tuple[DeviceCore, ...] = tuple(cores)
         self.lanes: tuple[int, ...] = tuple(lanes)
-        self.collective: Collective = Collective(operation)
+        self.collective: Published = Published(operation)
         kind = _Copies if len(self.cores) == 1 else Part
         self._parts = [
             kind(self.collective, rank, core, lane) for rank, (core, lane) in enumerate(zip(cores, lanes, strict=True))
@@ -78,17 +87,17 @@ class Calls:
         """The number of members."""
         return len(self.cores)
 
-    def finish(self) -> Collective:
+    def finish(self) -> Published:
         """Return the request, with the parts of those members that take part."""
-        self.collective.parts = [part for part in self._parts if part.calls or part.roles or part.behind]
-        for part in self.collective.parts:
+        self.collective.commands = [part for part in self._parts if part.calls or part.roles or part.behind]
+        for part in self.collective.commands:
             part.seal()
         return self.collective
 
     def known(self) -> Known:
         """Return what the only call so far comes to."""
         parts = [part for part in self._parts if part.roles]
-        shares = [(part.rank, tuple(part.calls), part.kinds, tuple(part.roles.items())) for part in parts]
+        shares = [MemberCalls(part.rank, tuple(part.calls), part.kinds, tuple(part.roles.items())) for part in parts]
         return Known(shares, tuple(self._now))
 
     def repeat(self, known: Known, arrays: Iterable[DeviceArray]) -> None:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..._memory.arena import Block
 from ..._memory.peers import home_of
 from ..._wire.protocol import Role
-from .collectives import Collective, Part
+from .collectives import Collective, Member, Part
+from .ready import ReadyPart
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation
@@ -58,7 +59,7 @@ def spoil(lost: Iterable[Collective], epoch: int, make_error: Callable[[], Devic
                 torn.update(_tear(follower.operation, follower.operands, epoch))
                 if follower.module is not None:
                     follower.module._spoil(_why(follower.operation, epoch))
-                if isinstance(follower.owner, Part):
+                if isinstance(follower.owner, Part | ReadyPart):
                     other = follower.owner.collective
                     if other not in seen:
                         seen.add(other)
@@ -84,7 +85,7 @@ def _tear(operation: str, operands: Iterable[Operand], epoch: int) -> set[Block]
     return torn
 
 
-def _followers(generation: Generation, part: Part, torn: set[Block]) -> Iterator[_Unfinished]:
+def _followers(generation: Generation, part: Member, torn: set[Block]) -> Iterator[_Unfinished]:
     """Yield every unfinished command behind a part that touches one of these blocks. More may be added meanwhile."""
     left = list(_unfinished(generation, part))
     found = True
@@ -100,7 +101,7 @@ def _followers(generation: Generation, part: Part, torn: set[Block]) -> Iterator
         left = rest
 
 
-def _unfinished(generation: Generation, part: Part) -> Iterator[_Unfinished]:
+def _unfinished(generation: Generation, part: Member) -> Iterator[_Unfinished]:
     described: dict[tuple[object, ...], tuple[str, Sequence[Operand]]] = {}
     for book in generation.timeline.lanes:
         before = part.after[book.index] if book.index < len(part.after) else 0

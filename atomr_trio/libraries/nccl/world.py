@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import functools
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, final
+from typing import TYPE_CHECKING, Any, Self, TypeVar, final
 
 import numpy.typing as npt
 import trio
@@ -19,17 +17,13 @@ from ..._values.util import NoPublicConstructor, shown
 from . import plans
 from .actor import Environment, WorldActor, WorldDevice, check_environment
 from .arguments import Op, PremultipliedSum
+from .remembered import Found, Memory, Remembered, find
 from .sharded import Sharded, shard
 
 if TYPE_CHECKING:
     from ..._generation.group import Group
 
 T = TypeVar("T")
-_MOST_KNOWN: Final = 1024
-"""The most calls that a world remembers."""
-_RESULT_AT: Final = {"broadcast": 0}
-"""The argument that a verb returns, if it is not the second one."""
-_SIMPLE: Final = (str, int, PremultipliedSum)
 
 Arrays = Sequence[DeviceArray]
 """One array of each member, in the order of the ranks."""
@@ -60,8 +54,7 @@ class World(metaclass=NoPublicConstructor):
     def __init__(self, actor: WorldActor) -> None:
         self._actor = actor
         self._words: list[tuple[DeviceArray, DeviceArray]] = []
-        self._known: dict[object, tuple[plans.Known, list[weakref.ref[DeviceArray]]]] = {}
-        """The calls that were planned before, by the identities of their arrays, which all exist."""
+        self._memory = Memory()
 
     def __repr__(self) -> str:
         members = ", ".join(str(core.index) for core in self._actor.cores)
@@ -132,64 +125,85 @@ class World(metaclass=NoPublicConstructor):
                 await actor.changed.wait()
         finally:
             actor.close()
-            self._words, self._known = [], {}
+            self._words = []
+            self._memory.clear()
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
-    def _calls(self, name: str) -> plans.Calls:
+    def _check(self) -> None:
+        """Raise the error of a world, or a task, that takes no requests."""
         actor = self._actor
         actor.check_open()
-        task = trio.lowlevel.current_task()
         for core in actor.cores:
-            if core.recording and task in core.recording:
+            if core.recording and trio.lowlevel.current_task() in core.recording:
                 raise InvalidArgument("a collective cannot be captured in a graph", device=core.index)
-        lanes = [core.part(WorldDevice).lane for core in actor.cores]
-        return plans.Calls(actor.cores, lanes, f"world.{name}")
+
+    def _calls(self, name: str) -> plans.Calls:
+        self._check()
+        return plans.Calls(self._actor.cores, self._actor.lanes, f"world.{name}")
 
     async def _ask(self, plan: Callable[..., T], *arguments: object) -> T:
-        self._actor.cores[0].home.check_task()
+        actor = self._actor
+        actor.cores[0].home.check_task()
+        found = find(plan.__name__, arguments)
+        known = None if found is None else self._memory.call(found)
+        if found is not None and known is not None and known.ready is not None:
+            self._check()
+            if await actor.ask_ready(known.ready, found.arrays):
+                result: T = found.result
+                return result
         calls = self._calls(plan.__name__)
-        result = self._plan(calls, plan, *arguments)
+        made = self._plan(calls, plan, arguments, found, known)
         collective = calls.finish()
-        if collective.parts:
-            await self._actor.ask(collective)
+        if collective.commands:
+            await actor.ask(collective)
+            if known is not None:
+                known.prepare(actor)
         else:
             await trio.lowlevel.checkpoint()
-        return result
+        return made
 
     @trio.lowlevel.enable_ki_protection
     def _begin(self, plan: Callable[..., T], *arguments: object) -> T:
-        self._actor.cores[0].home.check_task()
+        actor = self._actor
+        actor.cores[0].home.check_task()
+        found = find(plan.__name__, arguments)
+        known = None if found is None else self._memory.call(found)
+        if found is not None and known is not None and known.ready is not None:
+            self._check()
+            collective = actor.begin_ready(known.ready, found.arrays, heard=False)
+            if collective is not None:
+                collective.give_up()
+                result: T = found.result
+                return result
         calls = self._calls(plan.__name__)
-        result = self._plan(calls, plan, *arguments)
+        made = self._plan(calls, plan, arguments, found, known)
         collective = calls.finish()
-        if collective.parts:
-            self._actor.ask_nowait(collective)
-        return result
+        if collective.commands:
+            actor.ask_nowait(collective)
+            if known is not None:
+                known.prepare(actor)
+        return made
 
-    def _plan(self, calls: plans.Calls, plan: Callable[..., T], *arguments: object) -> T:
-        """Add a call, and return its result. One with the arrays of an earlier one is not planned again.
-
-        The checks of arguments depend on nothing that changes, but for what is looked at with each call: whether an
-        array was freed, is torn, or has its memory.
-        """
-        found = _arrays_of(plan, arguments)
+    def _plan(
+        self,
+        calls: plans.Calls,
+        plan: Callable[..., T],
+        arguments: Sequence[object],
+        found: Found | None,
+        known: Remembered | None,
+    ) -> T:
+        """Add a call, and return its result. One with the arrays of an earlier one is not planned again."""
         if found is None:
             return plan(calls, *arguments)
-        key, arrays, result = found
-        known = self._known.get(key)
-        if known is not None:
-            calls.repeat(known[0], arrays)
-            return result  # type: ignore[return-value]
-        fresh_calls = plans.Calls(calls.cores, calls.lanes, calls.collective.operation)
-        made = plan(fresh_calls, *arguments)
-        template = fresh_calls.known()
-        calls.repeat(template, arrays)
-        if len(self._known) >= _MOST_KNOWN:
-            self._known.clear()
-        drop = functools.partial(_forget, self._known, key)
-        self._known[key] = template, [weakref.ref(array, drop) for array in arrays]
-        return made
+        if known is None:
+            operation = calls.collective.operation
+            planned = plans.Calls(calls.cores, calls.lanes, operation)
+            plan(planned, *arguments)
+            known = self._memory.learn(found, planned.known(), operation)
+        calls.repeat(known.template, found.arrays)
+        result: T = found.result
+        return result
 
     def batch(self) -> WorldBatch:
         """Return a context manager whose verbs are collected, and published as one request when it is left.
@@ -500,12 +514,21 @@ class WorldBatch(metaclass=NoPublicConstructor):
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._begun = self._left = False
         self._collected: plans.Calls | None = None
+        """The calls, once one of them is not known in its place; until then they are not looked at."""
+        self._known: list[tuple[Callable[..., object], tuple[object, ...], Found]] = []
+        """The calls that are known in their places, which are the first ones."""
+        self._node: Remembered | None = None
+        """The last call, as one of a batch with all those before it."""
+        self._learns = True
+        """True as long as all calls can be remembered."""
 
     async def __aenter__(self) -> Self:
-        if self._collected is not None:
+        if self._begun:
             raise InvalidArgument("a batch of a world is entered once")
-        self._collected = self._world._calls("batch")
+        self._world._check()
+        self._begun = True
         await trio.lowlevel.checkpoint()
         return self
 
@@ -513,19 +536,55 @@ class WorldBatch(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Publish the calls, and wait until all members are done."""
-        calls, self._collected = self._collected, None
-        if error is None and calls is not None:
+        self._left = True
+        if error is not None:
+            return
+        actor, node = self._world._actor, self._node
+        if self._collected is None and node is not None and node.ready is not None:
+            self._world._check()
+            given = tuple([array for _, _, found in self._known for array in found.arrays])
+            if await actor.ask_ready(node.ready, given):
+                return
+        calls = self._collected or self._repeated()
+        calls.next()
+        collective = calls.finish()
+        if collective.commands:
+            await actor.ask(collective)
+            if node is not None:
+                node.prepare(actor)
+
+    def _repeated(self) -> plans.Calls:
+        """Return the calls that are known in their places, to which others can be added."""
+        world = self._world
+        calls = world._calls("batch")
+        for plan, arguments, found in self._known:
             calls.next()
-            collective = calls.finish()
-            if collective.parts:
-                await self._world._actor.ask(collective)
+            world._plan(calls, plan, arguments, found, world._memory.call(found))
+        return calls
 
     def _add(self, plan: Callable[..., T], *arguments: object) -> T:
-        if self._collected is None:
+        if not self._begun or self._left:
             raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
-        self._world._actor.check_open()
-        self._collected.next()
-        return self._world._plan(self._collected, plan, *arguments)
+        world = self._world
+        world._actor.check_open()
+        found = find(plan.__name__, arguments)
+        if self._collected is None:
+            node = None if found is None else world._memory.following(self._node).get(found.key)
+            if found is not None and node is not None:
+                self._known.append((plan, arguments, found))
+                self._node = node
+                result: T = found.result
+                return result
+            self._collected = self._repeated()
+        calls = self._collected
+        calls.next()
+        known = None if found is None else world._memory.call(found)
+        made = world._plan(calls, plan, arguments, found, known)
+        if found is None:
+            self._learns, self._node = False, None
+        elif self._learns:
+            self._node = world._memory.follow(self._node, found, calls.collective.operation)
+        return made
 
     def all_reduce(
         self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
@@ -636,42 +695,6 @@ class WorldBatch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument`.
         """
         self._add(plans.exchange, ((source, target),))
-
-
-def _arrays_of(plan: object, arguments: Sequence[object]) -> tuple[object, list[DeviceArray], object] | None:
-    """Return a key for a call, its arrays, and its result; None for a call that makes arrays, or is not simple."""
-    name: str = plan.__name__  # type: ignore[attr-defined]
-    key: list[object] = [name]
-    arrays: list[DeviceArray] = []
-    for argument in arguments:
-        kind = type(argument)
-        if kind is list or kind is tuple or kind is Sharded:
-            for each in argument:  # type: ignore[attr-defined]
-                if type(each) is not DeviceArray:
-                    return None
-                key.append(id(each))
-                arrays.append(each)
-            key.append(None)
-        elif kind is DeviceArray:
-            key.append(id(argument))
-            arrays.append(argument)  # type: ignore[arg-type]
-        elif kind in _SIMPLE:
-            key.append((kind, argument))  # True is equal to 1
-        else:
-            return None
-    at = _RESULT_AT.get(name, 1)
-    if at >= len(arguments):
-        return None  # a verb without outputs
-    given = arguments[at]
-    if type(given) is DeviceArray:
-        return tuple(key), arrays, given
-    if not isinstance(given, list | tuple | Sharded):
-        return None  # nothing that takes outputs takes it
-    return tuple(key), arrays, tuple(given)
-
-
-def _forget(known: dict[object, Any], key: object, _: object) -> None:
-    known.pop(key, None)
 
 
 async def open_world(

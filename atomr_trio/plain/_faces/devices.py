@@ -401,7 +401,9 @@ class Devices(GroupAccess, Twin):
         return value
 
     def events(self, *, buffer: int = 64) -> Subscription:
-        """Return the events of all devices, as `Device.events` does for one. Each comes as a `MemberEvent`.
+        """Return the events of all devices, as `Device.events` does for one. Each of these comes as a `MemberEvent`.
+
+        Worlds tell of their epochs, by `EpochBegan` and `EpochEnded`.
 
         A subscriber that is more than `buffer` events behind loses the newest, and gets `EventsDropped`.
 

@@ -537,10 +537,10 @@ async def test_a_call_that_is_repeated_is_checked_as_the_first_one_was() -> None
         with pytest.raises(InvalidArgument, match="was freed"):
             world.all_reduce_nowait(arrays, outputs)
         assert submitted(devices) == before
-        known = len(world._known)
+        known = len(world._memory._calls)
         del outputs, returned
         gc.collect()
-        assert len(world._known) < known
+        assert len(world._memory._calls) < known
 
 
 async def test_an_array_is_split_over_the_members_and_put_together_again(opened: tuple[Any, Any]) -> None:

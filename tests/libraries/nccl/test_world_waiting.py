@@ -12,7 +12,7 @@ import trio.testing
 
 from atomr_trio import InvalidArgument, premultiplied_sum
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.nccl import world as worlds
+from atomr_trio.libraries.nccl import remembered
 from support.groups import open_group
 from support.rogue import gated, kill_worker
 from support.worlds import SETTINGS, get, open_world, put
@@ -151,13 +151,13 @@ async def test_a_caller_that_polls_can_be_cancelled_and_the_collective_ends() ->
 
 
 async def test_calls_that_are_remembered_are_forgotten_when_they_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "_MOST_KNOWN", 2)
+    monkeypatch.setattr(remembered, "_MOST_KNOWN", 2)
     async with open_world(2) as (devices, world):
         x, y, z = [await put(devices, *[np.full(N, number, np.float32)] * 2) for number in (1, 2, 3)]
         for _ in range(2):
             for source, target in ((x, y), (y, z), (z, x)):
                 await world.all_reduce(source, target)
-        assert len(world._known) <= 2
+        assert len(world._memory._calls) <= 2
         assert [found.tolist() for found in await get(x)] == [[64.0] * N] * 2
         empty: list[Any] = [dev.empty(0, np.float32) for dev in devices]
         assert {each.size for each in world.all_reduce_nowait(empty)} == {0}

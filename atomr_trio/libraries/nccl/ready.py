@@ -1,0 +1,257 @@
+"""The short way of a collective: a call that was made before is a ready record for each member.
+
+Like the launch of a graph, such a call is always on the same memory, so its records have no words that change
+(``_calls/repeating.py``). What holds for every collective holds here: all members are checked first, and then all are
+sent, in one stretch without a checkpoint. The check is that of a launch. Where it finds anything to wait for, on any
+member, the call goes the general way.
+
+Such a call belongs to an epoch, since the number of the communicator is in its records. It may go this way once each
+rank has made calls of its kinds, because the first of each kind may wait for the members.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from ..._calls.launching import LaunchPath
+from ..._calls.repeating import CallLauncher, fixed_launcher
+from ..._generation.requests import CallKind
+from ..._supervision.states import RequestState
+from ..._values.util import known
+from ..._wire.protocol import MAX_LANES, Role
+from ..._wire.ready import has_room, new_identity, ready_head
+from .collectives import Collective
+from .records import FIRST_RUN, READY_LIMIT, RUN
+
+if TYPE_CHECKING:
+    from ..._generation.core import DeviceCore
+    from ..._generation.generation import Generation
+    from ..._generation.timeline import Launch, Operand
+    from ..._memory.arena import Block, Ticket
+    from ..._values.errors import DeviceError
+    from .epochs import Epoch
+    from .plans import Known
+
+_KIND: Final = CallKind(FIRST_RUN, RUN, RUN, 0)
+
+
+class ReadyPart:
+    """The part of one member. It is the owner of a launch, which is told of its end."""
+
+    __slots__ = ("_borrowed", "_error", "after", "collective", "failed", "over", "place", "share")
+
+    def __init__(self, collective: Collective, share: _Share) -> None:
+        self.collective: Collective = collective
+        self.share: _Share = share
+        self.place: Ticket = (0, 0)
+        self.after: tuple[int, ...] = ()
+        self.over: bool = False
+        self.failed: bool = False
+        self._borrowed: Sequence[tuple[Block, int]] = share.borrowed
+        self._error: DeviceError | None = None
+
+    @property
+    def rank(self) -> int:
+        """The member's rank."""
+        return self.share.rank
+
+    @property
+    def core(self) -> DeviceCore:
+        """The member."""
+        return self.share.core
+
+    @property
+    def operation(self) -> str:
+        """The name of the verb."""
+        return self.share.operation
+
+    @property
+    def roles(self) -> Mapping[Block, Role]:
+        """Its access to memory."""
+        return self.share.roles
+
+    @property
+    def generation(self) -> Generation:
+        """The generation that it was published in."""
+        return self.share.path.generation
+
+    @property
+    def begun(self) -> bool:
+        """True if nothing delays it any more but the other members."""
+        lane, ticket = self.place
+        return self.over or self.generation.timeline.reached((lane, ticket - 1))
+
+    @property
+    def reached(self) -> bool:
+        """True if its ticket was reached, and no call of its lane is known to have failed that was not told yet."""
+        if self.over:
+            return not self.failed
+        generation, (lane, _) = self.generation, self.place
+        known = generation.timeline.lanes[lane].failures
+        return generation.timeline.reached(self.place) and generation.page.failures(lane) == known
+
+    def launches_finished(self, count: int) -> None:
+        """Note that its ticket was reached."""
+        self.over, self.failed = True, self._error is not None
+        if self._borrowed and self._error is None:
+            for block, lane in self._borrowed:
+                self.generation.order.promote(block, lane)
+        self.collective.part_ended(self, self._error)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep its error; `launches_finished` follows."""
+        self._error = error
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Note that its generation has ended before its ticket was seen."""
+        self.over = self.failed = True
+        self.collective.part_ended(self, error)
+
+
+class _Share:
+    """What one member does in each of these calls, as a launch path knows it. It keeps no array alive."""
+
+    __slots__ = (
+        *("__weakref__", "_key", "blocks", "changes", "core", "head", "kind", "launcher", "operands", "operation"),
+        *("borrowed", "path", "payload", "places", "rank", "reads", "roles", "writes"),
+    )
+
+    _engine: ClassVar[str] = RUN.engine
+
+    def __init__(
+        self, core: DeviceCore, rank: int, operation: str, payload: bytes, operands: Sequence[Operand], path: LaunchPath
+    ) -> None:
+        self.core: DeviceCore = core
+        self.rank: int = rank
+        self.operation: str = operation
+        self.kind: CallKind = _KIND
+        self._key: object = object()
+        self.payload: bytes = payload
+        self.places: tuple[int, ...] = ()
+        self.head: bytes = ready_head(new_identity(), ())
+        self.changes: Mapping[int, object] = {}
+        self.operands: tuple[Operand, ...] = tuple(operands)
+        self.roles: Mapping[Block, Role] = dict(operands)
+        self.blocks: tuple[Block, ...] = tuple(self.roles)
+        self.reads: tuple[Block, ...] = tuple(block for block, role in operands if role is Role.READ)
+        self.writes: tuple[Block, ...] = tuple(block for block, role in operands if role is not Role.READ)
+        self.borrowed: Sequence[tuple[Block, int]] = ()
+        """The blocks that went the short way on other lanes before the newest call, each with the lane."""
+        self.path: LaunchPath = path
+        self.launcher: CallLauncher = path.learned(self, fixed_launcher)
+
+    def bring(self, path: LaunchPath, given: tuple[object, ...]) -> bool:
+        """Nothing of it ever changes."""
+        return True
+
+    def _of(self, thing: Any) -> bool:
+        return False
+
+    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
+        return self.operation, self.operands
+
+    def takes(self) -> bool:
+        """Return whether its record may be sent right now: then its launcher sends it."""
+        path = self.path
+        if not path.here() or (path.sender.sent >= path.last_record and not path.look_again()):
+            return False
+        token, self.borrowed = path.token, ()
+        for block in self.blocks:
+            if block.fast != token:
+                first = token - path.book.index  # that of lane 0
+                borrowed = [(each, each.fast - first) for each in self.blocks if each.fast != token]
+                self.borrowed = [(each, lane) for each, lane in borrowed if 0 <= lane < MAX_LANES]
+                return path.admit(self.operands) and path.has_room(1)
+        return True
+
+
+class ReadyCall:
+    """A call in one epoch, as ready records of all members that take part."""
+
+    def __init__(self, epoch: Epoch, operation: str, heard: Sequence[_Share], unheard: Sequence[_Share]) -> None:
+        self.epoch: Epoch | None = epoch
+        """None once that has ended."""
+        self._operation = operation
+        self._shares = {True: tuple(heard), False: tuple(unheard)}
+
+    @classmethod
+    def made(
+        cls, epoch: Epoch, cores: Sequence[DeviceCore], lanes: Sequence[int], operation: str, calls: Sequence[Known]
+    ) -> ReadyCall | None:
+        """Return the short way of calls that are made together; None if they have none (yet)."""
+        sides: list[list[_Share]] = [[], []]
+        paths = epoch.paths(lanes)
+        if paths is None:
+            return None
+        for rank, core in enumerate(cores):
+            mine = [share for each in calls for share in each.shares if share.rank == rank]
+            payload = RUN.struct.pack(epoch.communicator) + b"".join(call for share in mine for call in share.calls)
+            if any(not share.kinds <= epoch.known_kinds[rank] for share in mine) or not has_room(0, len(payload)):
+                return None
+            operands = merged([operand for share in mine for operand in share.operands])
+            if mine:
+                for side, path in zip(sides, paths[rank], strict=True):
+                    side.append(_Share(core, rank, operation, payload, operands, path))
+        if not sides[0]:
+            return None
+        call = cls(epoch, operation, *sides)
+        epoch.calls.add(call)
+        return call
+
+    def close(self) -> None:
+        """Let go of the generations of an epoch that has ended."""
+        self.epoch = None
+        self._shares = {True: (), False: ()}
+
+    def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
+        """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
+
+        `heard` says that a task waits for it, and looks for its end itself.
+        """
+        shares = self._shares[heard]
+        for share in shares:
+            if not share.takes():
+                return None
+        epoch = known(self.epoch, "it is not over")
+        collective = Collective(self._operation)
+        parts: list[ReadyPart] = []
+        collective.parts = parts
+        collective.epoch = epoch
+        collective.state = RequestState.STARTED
+        epoch.begin_publishing(collective)
+        try:
+            for share in shares:
+                part = ReadyPart(collective, share)
+                if not share.launcher(share, given, part):
+                    raise AssertionError(f"{share.operation} was checked, and rank {share.rank} does not take it")
+                book, lanes = share.path.book, share.path.generation.timeline.lanes
+                part.place = book.index, book.issued
+                part.after = tuple([each.issued for each in lanes])
+                parts.append(part)
+        finally:
+            epoch.end_publishing()
+        return collective
+
+
+def merged(operands: Sequence[Operand]) -> list[Operand]:
+    """Return the access of several calls, one for each block."""
+    roles: dict[Block, Role] = {}
+    for block, role in operands:
+        roles[block] = joined(roles.get(block), role)
+    return list(roles.items())
+
+
+def joined(before: Role | None, role: Role) -> Role:
+    """Return what two accesses to a block come to."""
+    return role if before in (None, role) else Role.WRITE
+
+
+def paths_of(generation: Generation, lane: int) -> tuple[LaunchPath, LaunchPath] | None:
+    """Return the short ways of calls that a task waits for, and of those that nobody waits for."""
+    if generation.ring is None or generation.refusing:
+        return None
+    book = generation.timeline.book(lane)
+    book.patient = True
+    heard = LaunchPath(generation, book, READY_LIMIT, unsigned=False)
+    return heard, LaunchPath(generation, book, READY_LIMIT, unsigned=True, followed=False)

@@ -1,0 +1,427 @@
+"""Collectives that go the short way: calls that are repeated with the same arrays, as ready records of all members."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import signal
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from atomr_trio import (
+    ContextLost,
+    EpochBegan,
+    EpochEnded,
+    InvalidArgument,
+    MemberEvent,
+    StaleArray,
+    WorldLost,
+    premultiplied_sum,
+)
+from atomr_trio._device.device import core_of
+from atomr_trio.libraries.nccl import ready, remembered
+from atomr_trio.libraries.nccl.collectives import Published
+from atomr_trio.testing import ReturnStatus, inject
+from support.rogue import compile_rogue, gated, kill_worker, next_generation, until
+from support.worlds import get, open_world, put, quiet, under_way
+
+N = 24
+SHAPE = (1, 128)
+NUMBERS = np.arange(N, dtype=np.int32)
+
+
+class Ways:
+    """How many collectives went each way."""
+
+    def __init__(self) -> None:
+        self.short = self.general = 0
+
+
+@pytest.fixture
+def ways(monkeypatch: pytest.MonkeyPatch) -> Ways:
+    counted = Ways()
+    begin, publish = ready.ReadyCall.begin, Published.publish
+
+    def begins(call: Any, given: Any, *, heard: bool) -> Any:
+        found = begin(call, given, heard=heard)
+        counted.short += found is not None
+        return found
+
+    def publishes(collective: Any, epoch: Any) -> None:
+        counted.general += 1
+        publish(collective, epoch)
+
+    monkeypatch.setattr(ready.ReadyCall, "begin", begins)
+    monkeypatch.setattr(Published, "publish", publishes)
+    return counted
+
+
+@contextlib.contextmanager
+def short_alone(ways: Ways) -> Iterator[None]:
+    """What is called here goes the short way."""
+    before = ways.general
+    yield
+    assert ways.general == before
+
+
+def verbs(world: Any, x: Any, y: Any, wide: Any, parts: Any, size: int) -> dict[str, tuple[Any, Any]]:
+    """Calls of each verb with outputs, and what these are then, by the inputs of all ranks."""
+
+    def total(given: Sequence[Any]) -> Any:
+        return sum(given)
+
+    def cut(array: Any, rank: int) -> Any:
+        return np.split(array, size)[rank]
+
+    return {
+        "all_reduce": (lambda: world.all_reduce(x, y), lambda g: [total(g)] * size),
+        "reduce": (lambda: world.reduce(x, y[1], root=1), lambda g: [None, total(g)] + [None] * (size - 2)),
+        "all_gather": (lambda: world.all_gather(x, wide), lambda g: [np.stack(g)] * size),
+        "reduce_scatter": (lambda: world.reduce_scatter(x, parts), lambda g: [cut(total(g), r) for r in range(size)]),
+        "gather": (lambda: world.gather(x, wide[0]), lambda g: [np.stack(g)] + [None] * (size - 1)),
+        "scatter": (lambda: world.scatter(x[0], parts), lambda g: [cut(g[0], r) for r in range(size)]),
+        "all_to_all": (
+            lambda: world.all_to_all(x, y),
+            lambda g: [np.concatenate([cut(each, r) for each in g]) for r in range(size)],
+        ),
+    }
+
+
+VERBS = ("all_reduce", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all")
+OUTPUTS = {"all_gather": "wide", "gather": "wide", "reduce_scatter": "parts", "scatter": "parts"}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+async def test_every_verb_goes_the_short_way_from_its_third_call_on(ways: Ways, size: int) -> None:
+    async with open_world(size) as (devices, world):
+        x = await put(devices, *[NUMBERS] * size)
+        arrays = {
+            "y": [dev.empty(N, np.int32) for dev in devices],
+            "wide": [dev.empty((size, N), np.int32) for dev in devices],
+            "parts": [dev.empty(N // size, np.int32) for dev in devices],
+        }
+        table = verbs(world, x, arrays["y"], arrays["wide"], arrays["parts"], size)
+        for name in VERBS:
+            call, expected = table[name]
+            for turn in range(5):
+                given = [NUMBERS * (turn + 1) + rank for rank in range(size)]
+                for array, numbers in zip(x, given, strict=True):
+                    await array.copy_from(numbers)
+                before = ways.short
+                await call()
+                assert ways.short - before == (turn > 1), (name, turn)
+                outputs = arrays[OUTPUTS.get(name, "y")]
+                for array, wanted in zip(outputs, expected(given), strict=True):
+                    if wanted is not None:
+                        assert np.array_equal(await array.to_host(), wanted), (name, turn)
+        y = arrays["y"]
+        for turn in range(5):
+            for array, numbers in zip(x, range(size), strict=True):
+                await array.fill(numbers + turn)
+            before = ways.short
+            await world.exchange([(x[rank], y[rank - 1]) for rank in range(size)])
+            assert ways.short - before == (turn > 1)
+            found = [int(each[0]) - turn for each in await get(y)]
+            assert found == [*range(1, size), 0]
+            await world.send(x[0], y[1])
+            assert (await y[1].to_host()).tolist() == [turn] * N
+            await world.recv(y[0], x[1])
+            assert (await y[0].to_host()).tolist() == [turn + 1] * N
+        for turn in range(5):
+            await x[0].copy_from(NUMBERS + turn)
+            await world.broadcast(x)
+            assert all(np.array_equal(found, NUMBERS + turn) for found in await get(x))
+        for turn in range(5):  # in place, with numbers of its own
+            for array in x:
+                await array.fill(turn + 1)
+            await world.all_reduce(x, x, op=premultiplied_sum(3))
+            assert all(np.array_equal(found, np.full(N, 3 * size * (turn + 1))) for found in await get(x))
+
+
+async def test_calls_that_nobody_waits_for_and_awaited_ones_keep_their_order(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x, y = [await put(devices, NUMBERS * 0 + 1, NUMBERS * 0 + 1) for _ in range(2)]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+            await world.all_reduce(y, x, op="max")
+        for array in x:
+            await array.fill(1)
+        await world.barrier()
+        with short_alone(ways):
+            for _ in range(20):
+                world.all_reduce_nowait(x, y)
+                await world.all_reduce(y, x, op="max")
+        assert all(np.array_equal(found, NUMBERS * 0 + 2**20) for found in await get(x))
+
+
+async def test_more_calls_than_a_lane_takes_are_refused_or_done(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS[::-1])
+        for _ in range(3):
+            await world.all_reduce(x, x, op="max")
+        await world.all_reduce(x, x, op="max")
+        done = 0
+        kill_worker(devices[1], signal.SIGSTOP)
+        with contextlib.suppress(trio.WouldBlock):
+            while done < 2000:
+                world.all_reduce_nowait(x, x, op="max")
+                done += 1
+        kill_worker(devices[1], signal.SIGCONT)
+        assert 200 < done < 2000
+        await world.all_reduce(x, x, op="max")
+        assert all(np.array_equal(found, np.maximum(NUMBERS, NUMBERS[::-1])) for found in await get(x))
+
+
+async def test_a_call_behind_work_of_another_lane_goes_the_general_way_and_waits(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        y = [dev.empty(N, np.int32) for dev in devices]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        (touch,) = await compile_rogue(devices[0], "touch")
+        general = ways.general
+        async with gated(devices[0]) as gate:
+            touch.launch_nowait(*SHAPE, x[0], N)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(world.all_reduce, x, y)
+                await under_way(world)
+                assert ways.general == general + 1
+                await gate.open()
+        assert all(np.array_equal(found, 2 * NUMBERS + 1) for found in await get(y))
+        await world.all_reduce(x, y)
+        with short_alone(ways):
+            await world.all_reduce(x, y)
+
+
+async def test_a_batch_is_remembered_as_its_calls_in_their_order(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        rows = [await put(devices, np.tile(NUMBERS, (10, 1)), np.tile(NUMBERS, (10, 1))) for _ in range(2)]
+        calls = [([array[row] for array in rows[0]], [array[row] for array in rows[1]]) for row in range(10)]
+
+        async def make(count: int) -> None:
+            async with world.batch() as batch:
+                for sources, outputs in calls[:count]:
+                    assert batch.all_reduce(sources, outputs) == tuple(outputs)
+
+        for turn in range(4):
+            await rows[0][0].fill(turn)
+            with short_alone(ways) if turn > 1 else contextlib.nullcontext():
+                await make(10)
+            assert all(np.array_equal(found, np.tile(NUMBERS + turn, (10, 1))) for found in await get(rows[1]))
+        await make(5)  # the beginning of a longer one
+        with short_alone(ways):
+            await make(5)
+            await make(10)
+        # One more call than is known, then one that no record has room for.
+        async with world.batch() as batch:
+            for sources, outputs in calls:
+                batch.all_reduce(sources, outputs)
+            (total,) = batch.all_reduce(rows[0], [dev.empty((10, N), np.int32) for dev in devices])[:1]
+        assert np.array_equal(await total.to_host(), np.tile(NUMBERS + 3, (10, 1)))
+        for _ in range(3):
+            async with world.batch() as batch:
+                batch.all_reduce(*calls[0])
+                batch.all_reduce(rows[0])  # its outputs are new, so it is never remembered
+                batch.all_reduce(*calls[1])
+
+
+async def test_a_batch_that_was_refused_is_refused_again(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x, y, z = [await put(devices, NUMBERS, NUMBERS) for _ in range(3)]
+
+        async def make(*calls: tuple[Any, Any], error: Exception | None = None) -> Any:
+            async with world.batch() as batch:
+                for source, output in calls:
+                    batch.all_reduce(source, output)
+                if error is not None:
+                    raise error
+            return batch
+
+        for _ in range(3):
+            with pytest.raises(InvalidArgument, match="use the same memory"):
+                await make((x, y), (y, z))
+        for _ in range(3):
+            batch = await make((x, y))
+        with pytest.raises(InvalidArgument, match="inside of its"):
+            batch.all_reduce(x, z)
+        with pytest.raises(RuntimeError, match="of the block"):
+            await make((x, y), error=RuntimeError("of the block"))
+        y[0].free()
+        with pytest.raises(InvalidArgument, match="was freed"):
+            await make((x, y))
+
+
+async def test_what_is_remembered_of_batches_is_bounded_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remembered, "_MOST_KNOWN", 3)
+    async with open_world(2) as (devices, world):
+        arrays = [await put(devices, NUMBERS, NUMBERS) for _ in range(6)]
+        for _ in range(3):
+            for source, output in itertools.pairwise(arrays):
+                async with world.batch() as batch:
+                    batch.all_reduce(source, output, op="max")
+                    batch.broadcast(arrays[-1] if source is not arrays[-2] else arrays[0])
+        assert len(world._memory._batches) <= 3
+        assert all(np.array_equal(found, NUMBERS) for found in await get(arrays[3]))
+        async with world.batch() as batch:
+            batch.all_reduce(arrays[0], arrays[1], op="max")
+        before = len(world._memory._batches)
+        arrays[1] = []
+        del source, output
+        assert len(world._memory._batches) < before
+
+
+@pytest.mark.parametrize("standby", [0, 1])
+async def test_a_call_in_flight_is_lost_on_all_members_and_the_next_epoch_has_its_own(ways: Ways, standby: int) -> None:
+    """A stopped worker reads no record, so the other one waits in the collective."""
+    async with open_world(2, standby=standby) as (devices, world):
+        x, apart = [await put(devices, NUMBERS, NUMBERS + 1) for _ in range(2)]
+        y = [dev.empty(N, np.int32) for dev in devices]
+        (touch,) = await compile_rogue(devices[0], "touch")
+        for _ in range(3):
+            await world.all_reduce(x, y)
+            await touch.launch(*SHAPE, apart[0], N)
+        errors: list[Exception] = []
+
+        async def fail(call: Any, *arguments: Any) -> None:
+            with pytest.raises((WorldLost, ContextLost)) as raised:
+                await call(*arguments)
+            errors.append(raised.value)
+
+        short = ways.short
+        kill_worker(devices[1], signal.SIGSTOP)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fail, world.all_reduce, x, y)
+            await under_way(world)
+            nursery.start_soon(fail, touch.launch, *SHAPE, y[0], N)  # behind it, on what it writes
+            await quiet()
+            assert (ways.short - short, errors) == (1, [])
+            kill_worker(devices[1])
+        assert {type(error) for error in errors} == {WorldLost}
+        assert [array.state for array in y] == ["torn", "torn"]
+        with pytest.raises(StaleArray, match="epoch 1 of its world ended"):
+            await y[0].to_host()
+        await next_generation(devices[1], 1)
+        assert [found.tolist() for found in await get(x)] == [NUMBERS.tolist(), (NUMBERS + 1).tolist()]
+        assert np.array_equal(await apart[0].to_host(), NUMBERS + 3)
+        assert devices[0].generation == 1
+        assert await world.wait_epoch(after=1) == 2
+        (before,) = world._memory._calls.values()
+        assert before.ready.epoch is None  # so that nothing holds the lost generation
+        for _ in range(2):
+            await world.all_reduce(x, y)
+        with short_alone(ways):
+            await world.all_reduce(x, y)
+            world.all_reduce_nowait(x, y)
+            await world.all_reduce(x, y)
+        assert all(np.array_equal(found, 2 * NUMBERS + 1) for found in await get(y))
+
+
+@pytest.mark.sim_only
+async def test_a_member_that_refuses_its_part_ends_the_epoch_and_keeps_its_worker(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        y = [dev.empty(N, np.int32) for dev in devices]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        for turn in range(2):
+            inject(devices[1], "ncclAllReduce", ReturnStatus(3))
+            with short_alone(ways), pytest.raises(WorldLost) as lost:
+                await world.all_reduce(x, y)
+            assert list(lost.value.causes) == [1]
+            assert "ncclInternalError" in str(lost.value.causes[1])
+            assert [array.state for array in y] == ["torn"] * 2
+            await world.wait_epoch(after=turn + 1)
+            for _ in range(3):
+                await world.all_reduce(x, y)
+            assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
+        assert [dev.generation for dev in devices] == [1, 1]
+
+
+async def test_the_events_of_a_group_tell_of_epochs(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with open_world(2) as (devices, world):
+        found: list[Any] = []
+        async with devices.events() as events:
+            kill_worker(devices[0])
+            async for event in events:
+                if isinstance(event, EpochBegan | EpochEnded):
+                    found.append(event)
+                if isinstance(event, EpochBegan):
+                    break
+            ended, began = found
+            assert (ended.world, ended.epoch, ended.lost) == ("world of devices 0, 1", 1, 0)
+            assert [type(cause) for cause in ended.causes.values()] == [ContextLost]
+            assert (began.world, began.epoch) == (ended.world, 2)
+            assert 0 < began.members_seconds < began.seconds < 60
+            await world.aclose()
+            last = await anext(events)
+            while isinstance(last, MemberEvent):
+                last = await anext(events)
+            assert last == EpochEnded(world=ended.world, epoch=2, causes={}, lost=0)
+    assert any("epoch 2 after" in record.getMessage() for record in caplog.records)
+
+
+async def test_a_caller_that_is_cancelled_leaves_a_call_that_ends(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        y = [dev.empty(N, np.int32) for dev in devices]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        for array in y:
+            await array.fill(0)
+        with short_alone(ways):
+            kill_worker(devices[1], signal.SIGSTOP)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(world.all_reduce, x, y)
+                await under_way(world)
+                nursery.cancel_scope.cancel()
+            kill_worker(devices[1], signal.SIGCONT)
+            with trio.CancelScope() as scope:
+                scope.cancel()
+                await world.all_reduce(x, y)
+            assert scope.cancelled_caught
+        await until(lambda: world._actor.idle)
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
+        assert world.epoch == 1
+
+
+async def test_a_call_of_a_closed_world_or_a_freed_array_is_refused() -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        y = [dev.empty(N, np.int32) for dev in devices]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        y[1].free()
+        with pytest.raises(InvalidArgument, match="was freed"):
+            await world.all_reduce(x, y)
+        with pytest.raises(InvalidArgument, match="was freed"):
+            world.all_reduce_nowait(x, y)
+        y[1] = devices[1].empty(N, np.int32)
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        await world.aclose()
+        with pytest.raises(InvalidArgument, match="was closed"):
+            await world.all_reduce(x, y)
+
+
+async def test_a_short_limit_of_time_is_not_that_of_calls_that_wait_for_others(ways: Ways) -> None:
+    """The device's own watch does not take a member for one that hangs because another one is late."""
+    async with open_world(2, hang_timeout=60) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        y = [dev.empty(N, np.int32) for dev in devices]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        timeline = core_of(devices[0]).current.timeline
+        kill_worker(devices[1], signal.SIGSTOP)
+        with short_alone(ways):
+            world.all_reduce_nowait(x, y)
+        await quiet()
+        for _ in range(2):
+            assert timeline.overdue(1e9, 0.001) is None
+        kill_worker(devices[1], signal.SIGCONT)
+        await world.barrier()
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
