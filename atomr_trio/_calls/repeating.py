@@ -84,6 +84,19 @@ class FixedCall(RepeatedCall, Protocol):
         """
 
 
+class CallOnArrays(RepeatedCall, Protocol):
+    """A call on the arrays that it is given."""
+
+    access: tuple[tuple[int, Role], ...]
+    """Its access to their memory, by their numbers."""
+    sources: tuple[Source, ...]
+    """Where the words come from."""
+
+    @property
+    def new(self) -> object:
+        """What describes its new result; None if it has none."""
+
+
 class CallLauncher(Protocol):
     """The function of one form of calls."""
 
@@ -213,7 +226,7 @@ _OF_FIXED = compile(
 )
 
 
-def call_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
+def call_launcher(path: LaunchPath, call: CallOnArrays) -> CallLauncher:
     """Return the function of a form of calls for the lane of a path. It holds no array."""
     code = _compiled(call.access, call.sources, call.new is not None)
     return _launcher(path, call, code, {"may_take": _taker(path), "number": path.generation.number})

@@ -420,15 +420,14 @@ class WorldActor:
         return call.begin(given, heard=heard)
 
     @trio.lowlevel.enable_ki_protection
-    async def ask_ready(self, call: ReadyCall, given: tuple[object, ...]) -> bool:
-        """Publish a call by the short way, and wait for its end. Returns false if it must go the general way."""
+    async def ask_ready(self, call: ReadyCall, given: tuple[object, ...]) -> Collective | None:
+        """Publish a call by the short way, and wait for its end. Returns None if it must go the general way."""
         await trio.lowlevel.checkpoint_if_cancelled()
         collective = self.begin_ready(call, given, heard=True)
-        if collective is None:
-            return False
-        await self._look_for(collective)
-        await collective.wait()
-        return True
+        if collective is not None:
+            await self._look_for(collective)
+            await collective.wait()
+        return collective
 
     async def _look_for(self, collective: Collective) -> None:
         """Poll for the end of a request that was just published, as long as that is worthwhile.

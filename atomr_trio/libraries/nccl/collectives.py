@@ -301,8 +301,8 @@ class Collective(Request):
             self.settle(outcome.Error(error))
 
     def ended(self, *, delivered: bool) -> None:
-        """Let the arrays go, but for those of the result."""
-        self.keep = []
+        """Let the arrays go, but for those of the result, and the parts, which know the collective."""
+        self.keep, self.parts = [], ()
 
 
 class Published(Collective):
@@ -313,7 +313,12 @@ class Published(Collective):
     def __init__(self, operation: str) -> None:
         super().__init__(operation)
         self.commands: list[Part] = []
-        """Its parts."""
+        """Its parts, until it is over."""
+
+    def ended(self, *, delivered: bool) -> None:
+        """Let its parts go too."""
+        super().ended(delivered=delivered)
+        self.commands = []
 
     def publish(self, epoch: Epoch) -> None:
         """Check every part, and then send every part. Raises what refuses it; no part was sent then."""

@@ -26,13 +26,15 @@ from atomr_cuda.constants.driver import CU_STREAM_NON_BLOCKING
 
 from ..._wire.limits import shortage
 from ..._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LIBRARY_MISSING, VerbTable
+from ..._wire.ready import filled
 from ..._wire.status import StatusClass, classify
 from ..._worker.base.calls import made_ready
 from ..._worker.base.lanes import CommandRefused
-from ..._worker.base.native_calls import native_call
+from ..._worker.base.native_calls import Word, native_call
 from ..._worker.base.shared_words import Words
 from .records import (
     ABORT,
+    ADDRESSES_AT,
     CALL,
     CALLS,
     COMMUNICATORS,
@@ -58,6 +60,8 @@ _LOOK_SECONDS = 1e-3
 _ENTRIES = 8
 """The entries of a stream's queue that a group is taken to make, beside two for each of its calls."""
 _WARM_BYTES = 1024
+_TARGET_AT = RUN.struct.size + ADDRESSES_AT[1]
+"""The place of the address of what a single call receives."""
 
 _environment: bytes | None = None
 """The record by which the environment of this process was set; None before the first."""
@@ -172,45 +176,76 @@ class NcclEngine:
         """Return the calls of a `RUN`, ready to be made; see `RepeatingEngine`. None if one makes an operation."""
         (number,) = RUN.struct.unpack_from(payload)
         communicator = self._communicators.get(number)
-        if verb != RUN.number or places or communicator is None or not communicator.ready or communicator.ended:
+        if verb != RUN.number or communicator is None or not communicator.ready or communicator.ended:
             return None
         records = list(CALL.iter_unpack(payload[RUN.struct.size :]))
         if any(operation == PREMULTIPLIED for _, _, operation, *_ in records):
             return None
-        nccl, handle, stream = self._nccl, communicator.handle, lane.stream
-        calls: list[Callable[[], int]] = []
-        for record in records:
-            arguments = _arguments(*(*record, handle, stream))
-            calls.append(partial(getattr(nccl, CALLS[record[0]]).status, *arguments))
-        made, first = communicator, CALLS[records[0][0]]
+        handle, stream = communicator.handle, lane.stream
+        if len(records) == 1 and tuple(places) in ((), (_TARGET_AT,)):
+            return self._ready_call(communicator, records[0], stream, new=bool(places))
+        if places:
+            return self._ready_calls(communicator, lane, payload, tuple(places))
+        calls = [self._made_up(record, handle, stream) for record in records]
+        return self._ready_group(communicator, lane, len(calls), lambda _: calls)
 
-        def call(_: RecordWords) -> int:
+    def _made_up(self, record: tuple[Any, ...], handle: Any, stream: Any) -> Callable[[], int]:
+        arguments = _arguments(*(*record, handle, stream))
+        return partial(getattr(self._nccl, CALLS[record[0]]).status, *arguments)
+
+    def _ready_call(self, made: _Communicator, record: tuple[Any, ...], stream: Any, *, new: bool) -> Ready:
+        """Return one call. The address of its output is a word of the record if `new` is true."""
+        function = getattr(self._nccl, CALLS[record[0]])
+        head, factor = record[:-2], record[-1]
+        status, handle = function.status, made.handle
+        fixed = _arguments(*(*record, handle, stream))
+
+        def call(words: RecordWords) -> int:
             with made.calling:
                 if made.ended:
                     raise _refused("the communicator was aborted")
-                return calls[0]()
+                arguments = _arguments(*(*head, words[0], factor, handle, stream)) if new else fixed
+                found: int = status(*arguments)
+                return found
 
-        def call_all(_: RecordWords) -> int:
+        ready = made_ready(lambda: None, call, partial(_error, function.library, function.symbol))
+        target = Word(0) if new else record[-2]
+        words = _arguments(*(*head, target, factor, handle.value, stream.value))
+        return ready._replace(native=partial(self._native, made, function, words, int(new)))
+
+    def _ready_calls(self, made: _Communicator, lane: Lane, payload: bytes, places: tuple[int, ...]) -> Ready:
+        """Return calls some of whose addresses are words of the record."""
+
+        def calls(words: RecordWords) -> list[Callable[[], int]]:
+            records = CALL.iter_unpack(filled(payload, places, words)[RUN.struct.size :])
+            return [self._made_up(record, made.handle, lane.stream) for record in records]
+
+        return self._ready_group(made, lane, (len(payload) - RUN.struct.size) // CALL.size, calls)
+
+    def _ready_group(
+        self, made: _Communicator, lane: Lane, count: int, calls: Callable[[RecordWords], list[Callable[[], int]]]
+    ) -> Ready:
+        """Return several calls that are made together."""
+        nccl, entries = self._nccl, _ENTRIES + 2 * count
+
+        def call(words: RecordWords) -> int:
             with made.calling:
                 if made.ended:
                     raise _refused("the communicator was aborted")
                 status: int = nccl.ncclGroupStart.status()
-                for each in calls:
+                for each in calls(words):
                     status = status or each()
                 ended: int = nccl.ncclGroupEnd.status()
                 return status or ended
 
-        if len(calls) == 1:
-            ready = made_ready(lambda: None, call, partial(_error, nccl.ncclGroupEnd.library, first))
-            words = _arguments(*(*records[0], handle.value, stream.value))
-            return ready._replace(native=partial(self._native, made, getattr(nccl, first), words))
-        entries = _ENTRIES + 2 * len(calls)
         error_of = partial(_error, nccl.ncclGroupEnd.library, "ncclGroupEnd")
-        return made_ready(lambda: lane.weigh(lane.made_now, entries), call_all, error_of, alone=True)
+        return made_ready(lambda: lane.weigh(lane.made_now, entries), call, error_of, alone=True)
 
-    def _native(self, communicator: _Communicator, function: Any, arguments: Sequence[int]) -> NativeCall | None:
+    def _native(
+        self, communicator: _Communicator, function: Any, arguments: Sequence[int | Word], words: int
+    ) -> NativeCall | None:
         """Return a call for native code, which makes it only until the communicator is aborted."""
-        made = native_call(function, arguments, 0, self._services.give_up)
+        made = native_call(function, arguments, words, self._services.give_up)
         if made is None:
             return None
         alive = communicator.alive

@@ -1,9 +1,11 @@
 """The short way of a collective: a call that was made before is a ready record for each member.
 
 Like the launch of a graph, such a call is always on the same memory, so its records have no words that change
-(``_calls/repeating.py``). What holds for every collective holds here: all members are checked first, and then all are
-sent, in one stretch without a checkpoint. The check is that of a launch. Where it finds anything to wait for, on any
-member, the call goes the general way.
+(``_calls/repeating.py``). If its outputs are new ones with each call, their addresses are words of the records.
+
+What holds for every collective holds here: all members are checked first, and then all are sent, in one stretch without
+a checkpoint. The check is that of a launch. Where it finds anything to wait for, on any member, the call goes the
+general way.
 
 Such a call belongs to an epoch, since the number of the communicator is in its records. It may go this way once each
 rank has made calls of its kinds, because the first of each kind may wait for the members.
@@ -12,24 +14,30 @@ rank has made calls of its kinds, because the first of each kind may wait for th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
+import attrs
+
+from ..._arrays.memory import DeviceMemory
+from ..._calls.known import NEW, Source
 from ..._calls.launching import LaunchPath
-from ..._calls.repeating import CallLauncher, fixed_launcher
+from ..._calls.repeating import CallLauncher, call_launcher, fixed_launcher
 from ..._generation.requests import CallKind
 from ..._supervision.states import RequestState
 from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role
-from ..._wire.ready import has_room, new_identity, ready_head
+from ..._wire.ready import WORD, has_room, new_identity, ready_head, with_holes
 from .collectives import Collective
-from .records import FIRST_RUN, READY_LIMIT, RUN
+from .records import ADDRESSES_AT, CALL, FIRST_RUN, READY_LIMIT, RUN
 
 if TYPE_CHECKING:
+    from ..._arrays.arrays import DeviceArray
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
     from ..._generation.timeline import Launch, Operand
     from ..._memory.arena import Block, Ticket
     from ..._values.errors import DeviceError
+    from .collectives import Part
     from .epochs import Epoch
     from .plans import Known
 
@@ -39,11 +47,13 @@ _KIND: Final = CallKind(FIRST_RUN, RUN, RUN, 0)
 class ReadyPart:
     """The part of one member. It is the owner of a launch, which is told of its end."""
 
-    __slots__ = ("_borrowed", "_error", "after", "collective", "failed", "over", "place", "share")
+    __slots__ = ("_borrowed", "_error", "after", "collective", "failed", "output", "over", "place", "share")
 
     def __init__(self, collective: Collective, share: _Share) -> None:
         self.collective: Collective = collective
         self.share: _Share = share
+        self.output: Block | None = None
+        """The block of its new output, if it has one."""
         self.place: Ticket = (0, 0)
         self.after: tuple[int, ...] = ()
         self.over: bool = False
@@ -69,7 +79,8 @@ class ReadyPart:
     @property
     def roles(self) -> Mapping[Block, Role]:
         """Its access to memory."""
-        return self.share.roles
+        roles = self.share.roles
+        return roles if self.output is None else {**roles, self.output: Role.OVERWRITE}
 
     @property
     def generation(self) -> Generation:
@@ -114,22 +125,33 @@ class _Share:
 
     __slots__ = (
         *("__weakref__", "_key", "blocks", "changes", "core", "head", "kind", "launcher", "operands", "operation"),
-        *("borrowed", "path", "payload", "places", "rank", "reads", "roles", "writes"),
+        *("access", "borrowed", "new", "path", "payload", "places", "rank", "reads", "roles", "sources", "writes"),
     )
 
     _engine: ClassVar[str] = RUN.engine
 
     def __init__(
-        self, core: DeviceCore, rank: int, operation: str, payload: bytes, operands: Sequence[Operand], path: LaunchPath
+        self,
+        core: DeviceCore,
+        rank: int,
+        operation: str,
+        payload: bytes,
+        operands: Sequence[Operand],
+        path: LaunchPath,
+        new: NewOutput | None = None,
     ) -> None:
         self.core: DeviceCore = core
         self.rank: int = rank
         self.operation: str = operation
         self.kind: CallKind = _KIND
         self._key: object = object()
-        self.payload: bytes = payload
-        self.places: tuple[int, ...] = ()
-        self.head: bytes = ready_head(new_identity(), ())
+        words = {} if new is None else new.words
+        self.places: tuple[int, ...] = tuple(words)
+        self.sources: tuple[Source, ...] = tuple((NEW, more) for more in words.values())
+        self.payload: bytes = with_holes(payload, self.places)
+        self.head: bytes = ready_head(new_identity(), self.places)
+        self.new: NewOutput | None = new
+        self.access: tuple[tuple[int, Role], ...] = () if new is None else new.access
         self.changes: Mapping[int, object] = {}
         self.operands: tuple[Operand, ...] = tuple(operands)
         self.roles: Mapping[Block, Role] = dict(operands)
@@ -139,7 +161,7 @@ class _Share:
         self.borrowed: Sequence[tuple[Block, int]] = ()
         """The blocks that went the short way on other lanes before the newest call, each with the lane."""
         self.path: LaunchPath = path
-        self.launcher: CallLauncher = path.learned(self, fixed_launcher)
+        self.launcher: CallLauncher = path.learned(self, fixed_launcher if new is None else call_launcher)
 
     def bring(self, path: LaunchPath, given: tuple[object, ...]) -> bool:
         """Nothing of it ever changes."""
@@ -149,7 +171,9 @@ class _Share:
         return False
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        return self.operation, self.operands
+        if self.new is None or not arguments:
+            return self.operation, self.operands
+        return self.operation, (*self.operands, (cast("Block", arguments[-1]), Role.OVERWRITE))
 
     def takes(self) -> bool:
         """Return whether its record may be sent right now: then its launcher sends it."""
@@ -166,6 +190,18 @@ class _Share:
         return True
 
 
+@attrs.frozen
+class NewOutput:
+    """The output of one member, which is new with each call."""
+
+    shape: tuple[int, ...]
+    dtype: Any
+    words: Mapping[int, int]
+    """The places in the payload that are addresses in it, each with the bytes from its beginning."""
+    access: tuple[tuple[int, Role], ...]
+    """What the member does with the arrays of the call, by their numbers."""
+
+
 class ReadyCall:
     """A call in one epoch, as ready records of all members that take part."""
 
@@ -174,6 +210,9 @@ class ReadyCall:
         """None once that has ended."""
         self._operation = operation
         self._shares = {True: tuple(heard), False: tuple(unheard)}
+        self._has_new = any(share.new is not None for share in heard)
+        self._returns_one = False
+        """True if its result is one array, where it has new outputs."""
 
     @classmethod
     def made(
@@ -193,6 +232,45 @@ class ReadyCall:
             if mine:
                 for side, path in zip(sides, paths[rank], strict=True):
                     side.append(_Share(core, rank, operation, payload, operands, path))
+        return cls._of(epoch, operation, sides)
+
+    @classmethod
+    def made_new(
+        cls,
+        epoch: Epoch,
+        lanes: Sequence[int],
+        operation: str,
+        parts: Sequence[Part],
+        arrays: Sequence[DeviceArray],
+        made: DeviceArray | tuple[DeviceArray, ...],
+    ) -> ReadyCall | None:
+        """Return the short way of a call with new outputs, by one that was made; None if it has none (yet)."""
+        sides: list[list[_Share]] = [[], []]
+        paths = epoch.paths(lanes)
+        outputs = made if isinstance(made, tuple) else (made,)
+        of_device = {output._storage.device: output for output in outputs}
+        if paths is None:
+            return None
+        for part in parts:
+            payload = RUN.struct.pack(epoch.communicator) + b"".join(part.calls)
+            roles, output, new = dict(part.roles), of_device.get(part.core), None
+            if output is not None and roles.pop(output._block, None) is not None:
+                blocks = [array._block for array in arrays]
+                access = tuple((blocks.index(block), role) for block, role in roles.items())
+                new = NewOutput(output.shape, output.dtype, _words_in(output, part.calls), access)
+            if not part.kinds <= epoch.known_kinds[part.rank]:
+                return None
+            if not has_room(0 if new is None else len(new.words), len(payload)):
+                return None
+            for side, path in zip(sides, paths[part.rank], strict=True):
+                side.append(_Share(part.core, part.rank, operation, payload, tuple(roles.items()), path, new))
+        call = cls._of(epoch, operation, sides)
+        if call is not None:
+            call._returns_one = not isinstance(made, tuple)
+        return call
+
+    @classmethod
+    def _of(cls, epoch: Epoch, operation: str, sides: Sequence[Sequence[_Share]]) -> ReadyCall | None:
         if not sides[0]:
             return None
         call = cls(epoch, operation, *sides)
@@ -213,17 +291,31 @@ class ReadyCall:
         for share in shares:
             if not share.takes():
                 return None
+        outputs: list[DeviceArray] = []
+        if self._has_new:
+            for share in shares:
+                if (new := share.new) is not None:
+                    output = share.core.part(DeviceMemory).empty(new.shape, new.dtype)
+                    if not share.path.is_fresh(output._block):
+                        return None
+                    outputs.append(output)
         epoch = known(self.epoch, "it is not over")
         collective = Collective(self._operation)
         parts: list[ReadyPart] = []
         collective.parts = parts
         collective.epoch = epoch
         collective.state = RequestState.STARTED
+        blocks = iter([output._block for output in outputs])
         epoch.begin_publishing(collective)
         try:
             for share in shares:
-                part = ReadyPart(collective, share)
-                if not share.launcher(share, given, part):
+                part, sent = ReadyPart(collective, share), False
+                if share.new is None:
+                    sent = share.launcher(share, given, part)
+                else:
+                    block = part.output = next(blocks)
+                    sent = share.launcher(share, (*given, block), part, block)
+                if not sent:
                     raise AssertionError(f"{share.operation} was checked, and rank {share.rank} does not take it")
                 book, lanes = share.path.book, share.path.generation.timeline.lanes
                 part.place = book.index, book.issued
@@ -231,7 +323,20 @@ class ReadyCall:
                 parts.append(part)
         finally:
             epoch.end_publishing()
+        if outputs:
+            collective.result = outputs[0] if self._returns_one else tuple(outputs)
         return collective
+
+
+def _words_in(output: DeviceArray, calls: Sequence[bytes]) -> dict[int, int]:
+    """Return the places in a payload of these calls that are addresses in an array, with the bytes from its start."""
+    found = {}
+    for number, call in enumerate(calls):
+        for at in ADDRESSES_AT:
+            (address,) = WORD.unpack_from(call, at)
+            if output._block.holds(address):
+                found[RUN.struct.size + number * CALL.size + at] = address - output.address
+    return found
 
 
 def merged(operands: Sequence[Operand]) -> list[Operand]:

@@ -24,6 +24,9 @@ CALL: Final = struct.Struct("<BBBxiQQQ8s")
 """A call: its number in `CALLS`, its ``ncclDataType_t``, its operation, the root or the other rank, the count of
 elements, the addresses of what is sent and received, and the bytes of the factor of a pre-multiplied sum."""
 
+ADDRESSES_AT: Final = (16, 24)
+"""The offsets of its addresses: of what is sent, and of what is received."""
+
 READY_LIMIT: Final = 64
 """So many collectives a lane has unfinished at most when one goes the short way. A stream has room for about a thousand
 entries, of which a collective is taken to make ten; in native code nobody counts them."""

@@ -16,12 +16,14 @@ from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ..._arrays.arrays import DeviceArray
+from ..._values.util import known
 from .arguments import PremultipliedSum
 from .ready import ReadyCall
 from .sharded import Sharded
 
 if TYPE_CHECKING:
     from .actor import WorldActor
+    from .collectives import Part
     from .plans import Known
 
 _MOST_KNOWN: Final = 1024
@@ -30,6 +32,8 @@ _RESULT_AT: Final = {"broadcast": 0}
 """The argument that a verb returns, if it is not the second one."""
 _PAIRS: Final = "exchange"
 """The verb that takes pairs of arrays, and returns nothing."""
+_NEW: Final = "new"
+"""The part of a key for outputs that are new."""
 _SIMPLE: Final = (str, int, PremultipliedSum)
 
 
@@ -39,6 +43,8 @@ class Found(NamedTuple):
     key: Hashable
     arrays: tuple[DeviceArray, ...]
     result: Any
+    new: bool = False
+    """True if its outputs are new with each call; then there is no result yet."""
 
 
 class Remembered:
@@ -47,10 +53,14 @@ class Remembered:
     __slots__ = ("_operation", "_parent", "_refs", "ready", "template", "then")
 
     def __init__(
-        self, template: Known, operation: str, refs: Sequence[weakref.ref[DeviceArray]], parent: Remembered | None
+        self,
+        template: Known | None,
+        operation: str,
+        refs: Sequence[weakref.ref[DeviceArray]],
+        parent: Remembered | None,
     ) -> None:
-        self.template: Known = template
-        """What the call comes to; of several, the last one."""
+        self.template: Known | None = template
+        """What the call comes to; of several, the last one. None if its outputs are new with each call."""
         self.ready: ReadyCall | None = None
         """Its short way, of this epoch or an earlier one."""
         self.then: dict[Hashable, Remembered] = {}
@@ -66,11 +76,24 @@ class Remembered:
             return
         calls, node = [], self
         while True:
-            calls.append(node.template)
+            calls.append(known(node.template, "calls with new outputs are prepared as they are made"))
             if node._parent is None:
                 break
             node = node._parent
         self.ready = ReadyCall.made(epoch, actor.cores, actor.lanes, self._operation, calls[::-1])
+
+    def prepare_new(
+        self,
+        actor: WorldActor,
+        parts: Sequence[Part],
+        arrays: Sequence[DeviceArray],
+        made: DeviceArray | tuple[DeviceArray, ...],
+    ) -> None:
+        """The same for a call with new outputs, which was just made, by its parts."""
+        epoch = actor.epoch
+        if epoch is None or len(actor.cores) == 1 or (self.ready is not None and self.ready.epoch is epoch):
+            return
+        self.ready = ReadyCall.made_new(epoch, actor.lanes, self._operation, parts, arrays, made)
 
 
 class Memory:
@@ -85,7 +108,7 @@ class Memory:
         """Return a call that was made before."""
         return self._calls.get(found.key)
 
-    def learn(self, found: Found, template: Known, operation: str) -> Remembered:
+    def learn(self, found: Found, template: Known | None, operation: str) -> Remembered:
         """Remember a call."""
         if len(self._calls) >= _MOST_KNOWN:
             self._calls.clear()
@@ -101,9 +124,9 @@ class Memory:
     def follow(self, node: Remembered | None, found: Found, operation: str) -> Remembered | None:
         """Return the next call of a batch, which is remembered if it was not before. It was just made as a call."""
         following, call = self.following(node), self._calls.get(found.key)
-        known = following.get(found.key)
-        if known is not None or call is None:
-            return known
+        there = following.get(found.key)
+        if there is not None or call is None:
+            return there
         self._nodes += 1
         if self._nodes > _MOST_KNOWN:
             self._nodes = 0
@@ -139,6 +162,8 @@ def find(verb: str, arguments: Sequence[object]) -> Found | None:
         elif kind is DeviceArray:
             key.append(id(argument))
             arrays.append(argument)  # type: ignore[arg-type]
+        elif argument is None:
+            key.append(_NEW)
         elif kind in _SIMPLE:
             key.append((kind, argument))  # True is equal to 1
         else:
@@ -149,6 +174,8 @@ def find(verb: str, arguments: Sequence[object]) -> Found | None:
     if at >= len(arguments):
         return None  # a verb without outputs
     given = arguments[at]
+    if given is None:
+        return Found(tuple(key), tuple(arrays), None, new=True)
     if type(given) is DeviceArray:
         return Found(tuple(key), tuple(arrays), given)
     if not isinstance(given, list | tuple | Sharded):

@@ -22,6 +22,7 @@ from .sharded import Sharded, shard
 
 if TYPE_CHECKING:
     from ..._generation.group import Group
+    from .collectives import Collective, Part
 
 T = TypeVar("T")
 
@@ -149,16 +150,16 @@ class World(metaclass=NoPublicConstructor):
         known = None if found is None else self._memory.call(found)
         if found is not None and known is not None and known.ready is not None:
             self._check()
-            if await actor.ask_ready(known.ready, found.arrays):
-                result: T = found.result
+            collective = await actor.ask_ready(known.ready, found.arrays)
+            if collective is not None:
+                result: T = _result(found, collective)
                 return result
         calls = self._calls(plan.__name__)
         made = self._plan(calls, plan, arguments, found, known)
-        collective = calls.finish()
-        if collective.commands:
-            await actor.ask(collective)
-            if known is not None:
-                known.prepare(actor)
+        published = calls.finish()
+        if commands := published.commands:
+            await actor.ask(published)
+            self._prepare(found, known, commands, made)
         else:
             await trio.lowlevel.checkpoint()
         return made
@@ -174,16 +175,27 @@ class World(metaclass=NoPublicConstructor):
             collective = actor.begin_ready(known.ready, found.arrays, heard=False)
             if collective is not None:
                 collective.give_up()
-                result: T = found.result
+                result: T = _result(found, collective)
                 return result
         calls = self._calls(plan.__name__)
         made = self._plan(calls, plan, arguments, found, known)
-        collective = calls.finish()
-        if collective.commands:
-            actor.ask_nowait(collective)
-            if known is not None:
-                known.prepare(actor)
+        published = calls.finish()
+        if commands := published.commands:
+            actor.ask_nowait(published)
+            self._prepare(found, known, commands, made)
         return made
+
+    def _prepare(self, found: Found | None, known: Remembered | None, parts: Sequence[Part], made: Any) -> None:
+        """Remember a call that was made, or make its short way if it is remembered."""
+        if found is None:
+            return
+        if known is None:
+            if found.new:
+                self._memory.learn(found, None, parts[0].operation)
+        elif found.new:
+            known.prepare_new(self._actor, parts, found.arrays, made)
+        else:
+            known.prepare(self._actor)
 
     def _plan(
         self,
@@ -194,13 +206,14 @@ class World(metaclass=NoPublicConstructor):
         known: Remembered | None,
     ) -> T:
         """Add a call, and return its result. One with the arrays of an earlier one is not planned again."""
-        if found is None:
+        if found is None or found.new:
             return plan(calls, *arguments)
-        if known is None:
+        if known is None or known.template is None:
             operation = calls.collective.operation
             planned = plans.Calls(calls.cores, calls.lanes, operation)
             plan(planned, *arguments)
             known = self._memory.learn(found, planned.known(), operation)
+        assert known.template is not None
         calls.repeat(known.template, found.arrays)
         result: T = found.result
         return result
@@ -543,7 +556,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
         if self._collected is None and node is not None and node.ready is not None:
             self._world._check()
             given = tuple([array for _, _, found in self._known for array in found.arrays])
-            if await actor.ask_ready(node.ready, given):
+            if await actor.ask_ready(node.ready, given) is not None:
                 return
         calls = self._collected or self._repeated()
         calls.next()
@@ -568,6 +581,8 @@ class WorldBatch(metaclass=NoPublicConstructor):
         world = self._world
         world._actor.check_open()
         found = find(plan.__name__, arguments)
+        if found is not None and found.new:
+            found = None  # the calls of a batch are remembered with their outputs
         if self._collected is None:
             node = None if found is None else world._memory.following(self._node).get(found.key)
             if found is not None and node is not None:
@@ -695,6 +710,11 @@ class WorldBatch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument`.
         """
         self._add(plans.exchange, ((source, target),))
+
+
+def _result(found: Found, collective: Collective) -> Any:
+    """Return the result of a call that went the short way."""
+    return collective.result if found.new else found.result
 
 
 async def open_world(

@@ -142,6 +142,74 @@ async def test_every_verb_goes_the_short_way_from_its_third_call_on(ways: Ways, 
             assert all(np.array_equal(found, np.full(N, 3 * size * (turn + 1))) for found in await get(x))
 
 
+@pytest.mark.parametrize("size", [2, 4])
+async def test_calls_with_new_outputs_go_the_short_way_too(ways: Ways, size: int) -> None:
+    async with open_world(size) as (devices, world):
+        x = await put(devices, *[NUMBERS] * size)
+        table: dict[str, Any] = {
+            "all_reduce": lambda: world.all_reduce(x),
+            "reduce": lambda: world.reduce(x, root=1),
+            "all_gather": lambda: world.all_gather(x),
+            "reduce_scatter": lambda: world.reduce_scatter(x),
+            "gather": lambda: world.gather(x),
+            "scatter": lambda: world.scatter(x[1], root=1),
+            "all_to_all": lambda: world.all_to_all(x),
+        }
+        wanted = verbs(world, x, x, x, x, size)
+        for name, call in table.items():
+            kept, seen = [], []
+            for turn in range(6):
+                given = [NUMBERS * (turn + 1) + rank for rank in range(size)]
+                for array, numbers in zip(x, given, strict=True):
+                    await array.copy_from(numbers)
+                before = ways.short
+                made = await call()
+                assert ways.short - before == (turn > 1), (name, turn)
+                expected = [
+                    each for each in wanted[name][1](given if name != "scatter" else given[1:]) if each is not None
+                ]
+                made = made if isinstance(made, tuple) else (made,)
+                assert [each.shape for each in made] == [each.shape for each in expected]
+                kept.append(made)
+                seen.append(expected)
+            for made, expected in zip(kept, seen, strict=True):  # each has memory of its own
+                for array, numbers in zip(made, expected, strict=True):
+                    assert np.array_equal(await array.to_host(), numbers), name
+
+
+async def test_new_outputs_that_are_dropped_give_their_memory_to_the_next(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        for _ in range(3):
+            await world.all_reduce(x)
+        used = [dev.statistics().memory.in_use for dev in devices]
+        with short_alone(ways):
+            for _ in range(300):
+                await world.all_reduce(x)
+            for _ in range(20):
+                total = world.all_reduce_nowait(x)
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(total))
+        del total
+        assert used == [dev.statistics().memory.in_use for dev in devices]
+
+
+async def test_a_call_with_new_outputs_that_is_lost_leaves_its_inputs(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        for _ in range(3):
+            await world.all_reduce(x)
+        kill_worker(devices[1], signal.SIGSTOP)
+        with short_alone(ways):
+            total = world.all_reduce_nowait(x)
+        kill_worker(devices[1])
+        await next_generation(devices[1], 1)
+        assert [array.state for array in total] == ["torn", "torn"]
+        for _ in range(3):
+            total = await world.all_reduce(x)
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(total))
+        assert all(np.array_equal(found, NUMBERS) for found in await get(x))
+
+
 async def test_calls_that_nobody_waits_for_and_awaited_ones_keep_their_order(ways: Ways) -> None:
     async with open_world(2) as (devices, world):
         x, y = [await put(devices, NUMBERS * 0 + 1, NUMBERS * 0 + 1) for _ in range(2)]
