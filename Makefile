@@ -33,6 +33,10 @@
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
 #   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
+#   make dist       the sdist and the wheel of the last commit in dist/, built twice and compared byte by byte
+#   make dist-check   installs them alone in a new environment: import, doctor, demo, and a part of the suite from the sdist
+#   make changelog  the section Unreleased of CHANGELOG.md from changes/; RELEASE=yes: the section of this version, and no fragments left
+#   make release-check   the tag, the version, the citation and the change log agree
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
 
@@ -95,7 +99,7 @@ bench-plain: PROGRAM := plain_verbs.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture lint structure registered constants plain native abi docs dist dist-check changelog release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -192,6 +196,20 @@ abi: $(VENV)/.abi-ready $(VENV)/.installed
 docs: $(VENV)/.docs-ready $(VENV)/.installed
 	$(RUN) -P -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
+dist: $(VENV)/.builder-ready
+	.ci/dist $(RUN)
+
+dist-check: dist
+	.ci/dist-check $(RUN)
+
+# What was there of the coming release is made anew.
+changelog: $(VENV)/.dev-ready
+	sed -i '/^## Unreleased$$/,/^## [0-9]/{/^## [0-9]/!d}' CHANGELOG.md
+	$(RUN) -m towncrier build --yes $(if $(RELEASE),--version "$$($(RUN) -m hatchling version)",--keep --version Unreleased --date "")
+
+release-check: $(VENV)/.builder-ready
+	$(RUN) .ci/release.py $(TAG)
+
 clean:
 	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache
 
@@ -204,7 +222,7 @@ $(VENV)/bin/python:
 
 # What builds the wheel, kept in the environment so that a change of the sources asks no package index for it.
 $(VENV)/.builder-ready: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet \
+	$(PIP) install --quiet 'build>=1.2' \
 	  $$($(RUN) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	@touch $@
 
