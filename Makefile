@@ -205,7 +205,7 @@ dist-check: dist
 # What was there of the coming release is made anew.
 changelog: $(VENV)/.dev-ready
 	sed -i '/^## Unreleased$$/,/^## [0-9]/{/^## [0-9]/!d}' CHANGELOG.md
-	$(RUN) -m towncrier build --yes $(if $(RELEASE),--version "$$($(RUN) -m hatchling version)",--keep --version Unreleased --date "")
+	$(RUN) -m towncrier build $(if $(RELEASE),--yes --version "$$($(RUN) -m hatchling version)",--keep --version Unreleased --date "")
 
 release-check: $(VENV)/.builder-ready
 	$(RUN) .ci/release.py $(TAG)

@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+import atomr_trio
+
 ROOT = Path(__file__).parents[2]
-PAGES = ("CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "README.md")
+PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "CODE_OF_CONDUCT.md", "README.md")
 TARGETS = set(re.findall(r"^#   make ([\w-]+)", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
 def test_the_citation_is_of_this_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
-    assert f"\nversion: {project['version']}\n" in citation
+    assert f"\nversion: {atomr_trio.__version__}\n" in citation
     assert f"\nlicense: {project['license']}\n" in citation
 
 

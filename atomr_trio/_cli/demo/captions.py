@@ -44,7 +44,7 @@ _INK = np.array([40, 44, 52], np.uint8)
 
 
 def _drawn(text: str, scale: int) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
-    """Return the points of a line of text, each `scale` pixels wide and high. A `KeyError` is a letter that is missing."""
+    """Return the points of a line of text, each `scale` pixels wide and high. `KeyError`: a letter is missing."""
     glyphs = {" ": [(0,) * _WIDTH] * _HEIGHT}
     for names, rows in ((_DIGITS, _DIGIT_ROWS), (_LETTERS, _LETTER_ROWS)):
         for place, name in enumerate(names):
