@@ -13,7 +13,7 @@ import atomr_trio
 import support
 from atomr_trio.__main__ import main
 from atomr_trio._cli import doctor
-from atomr_trio._wire import limits
+from atomr_trio._wire import limits, machine
 
 AWAY = """
 import asyncio, ctypes, os, platform, signal, subprocess, sys
@@ -146,6 +146,13 @@ def test_the_doctor_outlives_a_cache_whose_folder_may_not_be_searched(monkeypatc
     monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(tmp_path / "home" / "cache"))
     doctor.describe_disk(doctor.Report())
     assert f"kernel cache {tmp_path / 'home' / 'cache'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"), [([], "works here"), (["scipy"], "scipy is installed"), (["a", "b"], "a and b are installed")]
+)
+def test_what_the_simulator_lacks_is_named(lacks, said):
+    assert said in machine.use_simulator(lacks)
 
 
 @pytest.mark.parametrize(("enabled", "said"), [(False, ", free-threaded, without the GIL"), (True, "")])
