@@ -11,8 +11,10 @@ import pytest
 
 import atomr_trio
 import support
+from atomr_cuda import LibraryMissing
 from atomr_trio.__main__ import main
 from atomr_trio._cli import doctor
+from atomr_trio._compiling import linker, nvrtc_library
 from atomr_trio._wire import limits, machine
 
 AWAY = """
@@ -108,6 +110,21 @@ def test_elsewhere_the_doctor_says_what_to_do_and_looks_no_further(monkeypatch, 
     printed = capsys.readouterr().out
     assert "Devices can be opened on Linux (x86_64, aarch64) only" in printed
     assert "simulator works here" not in printed
+
+
+@pytest.mark.parametrize("errors", [nvrtc_library.nvrtc_errors, linker._nvjitlink_errors])
+def test_elsewhere_a_compiler_that_is_missing_is_not_to_be_installed(errors, monkeypatch):
+    def fail():
+        with errors():
+            raise LibraryMissing("nvrtc", "sim", ("nowhere",))
+
+    with pytest.raises(atomr_trio.LibraryNotFound, match="pip install"):
+        fail()
+    monkeypatch.setattr(sys, "platform", "darwin")
+    with pytest.raises(atomr_trio.LibraryNotFound, match="is loaded on Linux alone, and this is darwin") as caught:
+        fail()
+    assert "pip install" not in str(caught.value)
+    assert "run the program on Linux" in str(caught.value)
 
 
 # -- odd machines ------------------------------------------------------------------------------------------------------
