@@ -116,7 +116,16 @@ def make(tree: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run make there, with the tools of this environment."""
     if shutil.which("make") is None:
         pytest.skip("there is no make here")
-    command = ["make", "-o", ".venv/.dev-ready", "-o", ".venv/.builder-ready", f"RUN={sys.executable}", *arguments]
+    command = [
+        "make",
+        "VENV=.venv",
+        "-o",
+        ".venv/.dev-ready",
+        "-o",
+        ".venv/.builder-ready",
+        f"RUN={sys.executable}",
+        *arguments,
+    ]
     inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MAKELEVEL", "MFLAGS")}
     return subprocess.run(command, cwd=tree, env=inherited, capture_output=True, text=True, timeout=60)
 
