@@ -29,14 +29,14 @@ def nvrtc_errors() -> Iterator[None]:
 
 def not_found(error: LibraryMissing, *, library: str, operation: str) -> LibraryNotFound:
     """Return the exception for a library that was not found. Elsewhere than on Linux, there is none to install."""
-    if sys.platform == "linux":
-        return LibraryNotFound(str(error), library=library, operation=operation)
-    return LibraryNotFound(
-        f"{library} is loaded on Linux alone, and this is {sys.platform}",
-        library=library,
-        operation=operation,
-        advice="run the program on Linux; on Windows, in WSL2",
-    )
+    if sys.platform != "linux":
+        return LibraryNotFound(
+            f"{library} is loaded on Linux alone, and this is {sys.platform}",
+            library=library,
+            operation=operation,
+            advice="run the program on Linux; on Windows, in WSL2",
+        )
+    return LibraryNotFound(str(error), library=library, operation=operation)
 
 
 def error_context(error: CudaError) -> ErrorContext:

@@ -15,6 +15,7 @@ from atomr_cuda import LibraryMissing
 from atomr_trio.__main__ import main
 from atomr_trio._cli import doctor
 from atomr_trio._compiling import linker, nvrtc_library
+from atomr_trio._memory import arena
 from atomr_trio._wire import limits, machine
 
 AWAY = """
@@ -178,6 +179,21 @@ def test_the_doctor_tells_whether_the_interpreter_has_its_lock(enabled, said, mo
     doctor.describe_machine(doctor.Report())
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("  python ")]
     assert line.endswith(f"{sys.executable}{said}")
+
+
+@pytest.mark.parametrize(
+    ("python", "version", "flags", "counted"),
+    [
+        ("cpython", (3, 11), "", 3),
+        ("cpython", (3, 13), "", 3),
+        ("cpython", (3, 13), "d", 3),
+        ("cpython", (3, 13), "t", -1),
+        ("cpython", (3, 14), "", -1),
+        ("pypy", (3, 11), "", -1),
+    ],
+)
+def test_references_decide_about_memory_only_where_python_counts_all_of_them(python, version, flags, counted):
+    assert arena.known_here_alone(python, version, flags) == counted
 
 
 def test_the_package_has_a_version_that_is_a_string():
