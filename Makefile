@@ -34,6 +34,10 @@
 #   make constants   the numbers of the tables' enumerations, for code that must start fast
 #   make native     the machine code of the worker's native loop, from its source in tests/support/native
 #   make abi        read the vendors' headers anew, downloading them, for the test that holds the tables against them; ABI_ARGS names libraries
+#   make dist       the sdist and the wheel of the last commit in dist/, built twice and compared byte by byte
+#   make dist-check   installs them alone in a new environment: import, doctor, demo, and a part of the suite from the sdist
+#   make changelog  the section Unreleased of CHANGELOG.md from changes/; RELEASE=yes: the section of this version, and no fragments left
+#   make release-check   the tag, the version, the citation and the change log agree
 #   make docs       the documentation as HTML, in docs/_build/html; a warning is a failure, and so is a link within it to nowhere
 #   make docs-links   asks for every page elsewhere that the documentation links to, by the network
 #   make worker-coverage   what the suite runs of the worker's side; a report, and half as slow as `make coverage`
@@ -97,7 +101,7 @@ bench-plain: PROGRAM := plain_verbs.py
 FIGURES ?= bench-all/all.json
 PICTURE ?= docs/guide/speed.svg
 
-.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture gallery lint structure registered constants plain native abi docs docs-links clean
+.PHONY: help demo test coverage worker-coverage gpu-test sweep soak world-faults fuzz $(BENCHES) anatomy battery bench-sim bench-picture picture gallery lint structure registered constants plain native abi docs docs-links dist dist-check changelog release-check clean
 .DELETE_ON_ERROR:
 
 help:
@@ -210,6 +214,20 @@ docs: $(VENV)/.docs-ready $(VENV)/.installed
 docs-links: $(VENV)/.docs-ready $(VENV)/.installed
 	$(RUN) -P -m sphinx -q --keep-going -b linkcheck docs docs/_build/links
 
+dist: $(VENV)/.builder-ready
+	.ci/dist $(RUN)
+
+dist-check: dist
+	.ci/dist-check $(RUN)
+
+# What was there of the coming release is made anew.
+changelog: $(VENV)/.dev-ready
+	sed -i '/^## Unreleased$$/,/^## [0-9]/{/^## [0-9]/!d}' CHANGELOG.md
+	$(RUN) -m towncrier build $(if $(RELEASE),--yes --version "$$($(RUN) -m hatchling version)",--keep --version Unreleased --date "")
+
+release-check: $(VENV)/.builder-ready
+	$(RUN) .ci/release.py $(TAG)
+
 clean:
 	rm -rf docs/_build .pytest_cache .mypy_cache .ruff_cache
 
@@ -222,7 +240,7 @@ $(VENV)/bin/python:
 
 # What builds the wheel, kept in the environment so that a change of the sources asks no package index for it.
 $(VENV)/.builder-ready: pyproject.toml | $(VENV)/bin/python
-	$(PIP) install --quiet \
+	$(PIP) install --quiet 'build>=1.2' \
 	  $$($(RUN) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"])')
 	@touch $@
 

@@ -57,8 +57,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     from atomr_trio._wire.machine import IN_PYTHON
 
     arguments = _parser().parse_args(argv)
+    if sys.platform != "linux" and arguments.command != "doctor":
+        print(
+            f"error: {arguments.command} needs Linux, and this is {sys.platform}; on Windows, use WSL2", file=sys.stderr
+        )
+        return FAILURE
     # An ignored SIGCHLD is inherited from the parent, and would make the system drop the exit status of our children.
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    if sys.platform == "linux":
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         with _what_kernels_print():
             status: int = trio.run(functools.partial(arguments.main, arguments))

@@ -75,6 +75,11 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_unconfigure() -> None:
+    """Leave nothing open at the end of the interpreter."""
+    template.end()
+
+
 def pytest_report_header() -> list[str]:
     package = support.WHEEL or "as it is found, not the wheel of `make test`"
     return [f"atomr_trio backend: {support.chosen_backend()}", f"atomr_trio package: {package}"]

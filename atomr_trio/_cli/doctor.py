@@ -53,7 +53,8 @@ extern "C" __global__ void square(const float *x, float *y, int n)
 
 
 _ADVICE = {
-    "platform": "Devices can be opened on Linux ({machines}) only; elsewhere the package can be imported and no more.",
+    "platform": "Devices can be opened on Linux ({machines}) only; elsewhere the package can be imported and no more. "
+    "Run the program on Linux; on Windows, in WSL2.",
     "install": "Install {name}: {command}, or name its file in {override}.",
     "scipy": "The simulator's linear algebra and Fourier transforms need scipy: {command}.",
     "no driver": "{advice}",
@@ -102,11 +103,16 @@ def describe_machine(report: Report) -> None:
     report.heading("machine")
     libc = " ".join(platform.libc_ver()).strip() or "not glibc"
     report.line("system", f"{platform.system()} {platform.release()}, {platform.machine()}, {libc}")
-    report.line("python", f"{platform.python_version()}, {sys.executable}")
+    has_lock = getattr(sys, "_is_gil_enabled", lambda: True)()
+    free = "" if has_lock else ", free-threaded, without the GIL"
+    report.line("python", f"{platform.python_version()}, {sys.executable}{free}")
     packages = ("atomr-trio", "trio", "numpy", "cuda-pathfinder")
     report.line("packages", ", ".join(f"{name} {version_of(name)}" for name in packages))
-    if platform.system() != "Linux" or platform.machine() not in _SUPPORTED_MACHINES:
-        report.advise("platform", machines=", ".join(_SUPPORTED_MACHINES))
+
+
+def is_supported() -> bool:
+    """Return whether devices can be opened on a system and a machine like this."""
+    return sys.platform == "linux" and platform.machine() in _SUPPORTED_MACHINES
 
 
 def version_of(distribution: str) -> str:
@@ -206,8 +212,6 @@ def describe_environment(report: Report) -> None:
 
 def describe_limits(report: Report, libraries: list[dict[str, Any]]) -> None:
     """Print the limits of this process that a device depends on. See the guide's page on limits."""
-    if platform.system() != "Linux":
-        return
     import resource
 
     from atomr_trio._wire.limits import available_memory, in_words
@@ -259,7 +263,8 @@ def describe_disk(report: Report) -> None:
     if folder is None:
         report.line("kernel cache", "none on disk")
         return
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    # A folder that may not be searched does not exist, to os.path; Path.exists raises for it, on some Pythons.
+    existing = next(place for place in (folder, *folder.parents) if os.path.exists(place))
     free = shutil.disk_usage(existing).free
     writable = os.access(existing, os.W_OK)
     report.line("kernel cache", f"{folder}, {free / _GIB:.1f} GiB free{'' if writable else ', NOT writable'}")
@@ -373,6 +378,10 @@ async def main(arguments: argparse.Namespace) -> int:
     report = Report()
     print(f"atomr_trio {version_of('atomr-trio')}")
     describe_machine(report)
+    if not is_supported():
+        report.heading("what to do")
+        print(f"  - {_ADVICE['platform'].format(machines=', '.join(_SUPPORTED_MACHINES))}")
+        return 1
     libraries = await trio.to_thread.run_sync(ask_libraries)
     describe_libraries(report, libraries)
     describe_environment(report)

@@ -5,6 +5,7 @@ It does not depend on the work.
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from typing import TextIO
@@ -50,9 +51,13 @@ class Progress:
             self._stream.flush()
 
     def _draw(self, done: int) -> None:
-        filled = _BAR * done // self._total
-        bar = "━" * filled + " " * (_BAR - filled)
-        self._stream.write(f"\r\x1b[2K{self._label} [{bar}] {self._counts(done)}")
+        counts = self._counts(done)
+        # A line that wraps cannot be drawn anew: a narrow terminal has a shorter bar, and at last the end is cut off.
+        columns = shutil.get_terminal_size().columns - 1
+        cells = max(0, min(_BAR, columns - len(f"{self._label} [] {counts}")))
+        filled = cells * done // self._total
+        line = f"{self._label} [{'━' * filled}{' ' * (cells - filled)}] {counts}"
+        self._stream.write(f"\r\x1b[2K{line[:columns]}")
         self._stream.flush()
 
     def _counts(self, done: int) -> str:

@@ -33,6 +33,7 @@ from .._wire.starting import command, end_of, environment
 from .architectures import ARCH, SmArch, dotted, virtual
 from .compiler import CompiledProgram
 from .link_options import CONTAINERS, Linkable, LinkInput, LinkKind, LinkOptions, refuse
+from .nvrtc_library import not_found
 from .ptx_versions import Version, ptx_version, reads_ptx, too_new
 
 __all__ = ["LinkInput", "LinkOptions", "bridge_ptx", "cubin_from_ptx", "link", "link_program"]
@@ -278,7 +279,7 @@ def _nvjitlink_errors() -> Iterator[None]:
     try:
         yield
     except LibraryMissing as error:
-        raise LibraryNotFound(str(error), library="nvjitlink", operation="link") from error
+        raise not_found(error, library="nvjitlink", operation="link") from error
     except CudaError as error:
         raise CompileError(f"{error.function} failed", **_context(error)) from error
 

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import sys
 from collections.abc import Iterator
 
 from atomr_cuda import CudaError, LibraryMissing, nvrtc
 from atomr_trio._values.errors import CompileError, ErrorContext, LibraryNotFound
 
-__all__ = ["error_context", "nvrtc_errors", "nvrtc_version", "supported_architectures"]
+__all__ = ["error_context", "not_found", "nvrtc_errors", "nvrtc_version", "supported_architectures"]
 
 
 @contextlib.contextmanager
@@ -21,9 +22,21 @@ def nvrtc_errors() -> Iterator[None]:
     try:
         yield
     except LibraryMissing as error:
-        raise LibraryNotFound(str(error), library="nvrtc", operation="nvrtc.compile") from error
+        raise not_found(error, library="nvrtc", operation="nvrtc.compile") from error
     except CudaError as error:
         raise CompileError(f"{error.function} failed", **error_context(error)) from error
+
+
+def not_found(error: LibraryMissing, *, library: str, operation: str) -> LibraryNotFound:
+    """Return the exception for a library that was not found. Elsewhere than on Linux, there is none to install."""
+    if sys.platform != "linux":
+        return LibraryNotFound(
+            f"{library} is loaded on Linux alone, and this is {sys.platform}",
+            library=library,
+            operation=operation,
+            advice="run the program on Linux; on Windows, in WSL2",
+        )
+    return LibraryNotFound(str(error), library=library, operation=operation)
 
 
 def error_context(error: CudaError) -> ErrorContext:

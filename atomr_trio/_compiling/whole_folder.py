@@ -14,15 +14,18 @@ This file knows folders and locks, and not what the files are.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeAlias
+
+if sys.platform != "win32":  # where this package can be imported, and nothing is compiled
+    import fcntl
 
 __all__ = ["Fill", "held", "is_as_seen", "make_whole", "problem_of", "seen", "take_away"]
 

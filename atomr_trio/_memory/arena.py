@@ -57,10 +57,18 @@ AT_A_TIME = 256
 MOST_BINNED = 1024
 """The most freed blocks in bins: one call may merge all of them, at 1 to 3 us each."""
 
-_KNOWN_HERE_ALONE = 3 if sys.implementation.name == "cpython" and sys.version_info < (3, 14) else -1
-"""The references to a block that nobody but `Arena.allocate` knows: its variable, `Arena.blocks`, and the argument of
-`getrefcount`. No array, command, plan or error refers to such a block, so it may become the next array's without
-anybody noticing. Later versions of Python do not count every variable."""
+
+def known_here_alone(python: str, version: tuple[int, ...], flags: str) -> int:
+    """Return the references to a block that nobody but `Arena.allocate` knows; -1 where they cannot be counted.
+
+    They are its variable, `Arena.blocks`, and the argument of `getrefcount`. No array, command, plan or error refers to
+    such a block, so it may become the next array's without anybody noticing. Later versions of Python do not count
+    every variable, and a free-threaded one counts in two places, of which another thread may change one meanwhile.
+    """
+    return 3 if python == "cpython" and version < (3, 14) and "t" not in flags else -1
+
+
+_KNOWN_HERE_ALONE = known_here_alone(sys.implementation.name, sys.version_info[:2], getattr(sys, "abiflags", ""))
 
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""

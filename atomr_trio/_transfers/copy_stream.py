@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import ctypes
 import math
+import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -43,8 +44,9 @@ SPIN_SECONDS = 200e-6
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 """Seconds that it sleeps, at first and after a while without work."""
 
-_yield = ctypes.CDLL(None).sched_yield
-"""A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
+if sys.platform != "win32":  # where this package can be imported, and nothing is copied
+    _yield = ctypes.CDLL(None).sched_yield
+    """A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 
 class _Stream:

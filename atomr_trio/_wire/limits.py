@@ -11,11 +11,17 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import resource
+import sys
 from typing import Final
+
+if sys.platform != "win32":  # where this package can be imported, and devices cannot be opened
+    import resource
 
 _UNITS: Final = ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB"))
 _MEMORY_FACTS: Final = "/proc/meminfo"
+_DESCRIPTORS: Final = "/proc/self/fd"
+_TRIED: Final = 1 << 14
+"""A descriptor is the lowest that is free, so that programs seldom have one above."""
 _NO_THREAD: Final = "can't start new thread"
 """The message of CPython's `RuntimeError`, which has no number."""
 FEW_DESCRIPTORS: Final = 512
@@ -118,13 +124,16 @@ def no_descriptor_left() -> OSError | None:
 
 
 def available_memory() -> int:
-    """Return the bytes of available memory. More shared memory is not refused: the system ends processes later."""
-    with open(_MEMORY_FACTS, encoding="ascii") as facts:
+    """Return the bytes of available memory. More shared memory is not refused: the system ends processes later.
+
+    Where /proc does not tell (a sandbox may have none), these are the bytes that the machine has at all.
+    """
+    with contextlib.suppress(OSError), open(_MEMORY_FACTS, encoding="ascii") as facts:
         for line in facts:
             name, value = line.split(":", 1)
             if name == "MemAvailable":
                 return int(value.split()[0]) * 1024
-    raise AssertionError(f"{_MEMORY_FACTS} does not tell how much memory is available")
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def low_limits() -> str:
@@ -148,6 +157,22 @@ def raise_descriptor_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def open_descriptors(limit: int) -> int:
+    """Return how many descriptors below `limit` are open. Where /proc does not tell, each of the lowest is tried."""
+    try:
+        return len(os.listdir(_DESCRIPTORS))
+    except FileNotFoundError:
+        return sum(map(_is_open, range(min(limit, _TRIED))))
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 def chunks_within_limit(devices: int, workers: int, most: int) -> int:
     """Return the chunks that each of several devices may have, `most` if the limit of descriptors allows it.
 
@@ -157,7 +182,7 @@ def chunks_within_limit(devices: int, workers: int, most: int) -> int:
     limit = soft_limit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return most
-    taken = len(os.listdir("/proc/self/fd")) + OF_THE_PROGRAM
+    taken = open_descriptors(limit) + OF_THE_PROGRAM
     fixed = OF_A_DEVICE + (workers + 1) * OF_A_WORKER
     room = (limit - taken) // devices - fixed
     if room < FEWEST_CHUNKS:

@@ -46,7 +46,8 @@ def use_simulator(lacks: Collection[str]) -> str:
     """Return the advice for a machine without a GPU. `lacks` names what the simulator needs and misses."""
     if not lacks:
         return f"the simulator works here: {IN_PYTHON}"
-    return f"the simulator works once {' and '.join(lacks)} are installed: {install(SIMULATOR_EXTRA)}, then {IN_PYTHON}"
+    missing = f"{' and '.join(lacks)} {'is' if len(lacks) == 1 else 'are'}"
+    return f"the simulator works once {missing} installed: {install(SIMULATOR_EXTRA)}, then {IN_PYTHON}"
 
 
 def without_driver(lacks: Collection[str]) -> str:

@@ -51,10 +51,10 @@ def _image(handle: ctypes.c_void_p, request: dict[str, Any], source: BinaryIO) -
     flags = [flag.encode() for flag in request["flags"]]
     options = (ctypes.c_char_p * len(flags))(*flags)
     _check("nvJitLinkCreate", nvjitlink.nvJitLinkCreate.status(ctypes.byref(handle), len(flags), options))
-    for number, (kind, name, size) in enumerate(request["inputs"]):
-        image = source.read(size)
-        status = nvjitlink.nvJitLinkAddData.status(handle, kind, image, size, name.encode(errors="replace"))
-        _check("nvJitLinkAddData", status, number)
+    # The linker reads names, and perhaps images, again when it completes.
+    inputs = [(kind, source.read(size), size, name.encode(errors="replace")) for kind, name, size in request["inputs"]]
+    for number, each in enumerate(inputs):
+        _check("nvJitLinkAddData", nvjitlink.nvJitLinkAddData.status(handle, *each), number)
     _check("nvJitLinkComplete", nvjitlink.nvJitLinkComplete.status(handle))
     return _output(handle, "LinkedPtx" if request["ptx"] else "LinkedCubin")
 

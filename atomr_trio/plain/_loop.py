@@ -166,6 +166,8 @@ class Loop:
             _start(self.thread)
             raise_noted()
             self._opened.get()
+            if self.face is None:
+                self.thread.join()  # all that it has to do is done
         except BaseException:
             has_begun = _interrupts.begin() or has_begun  # an interrupt has ended it
             self._abandon()
@@ -223,6 +225,7 @@ class Loop:
         if self.face is None:
             self.post(self._scope.cancel)
         self._ended.wait()
+        self.thread.join()
 
     @guarded
     def _end(self, seconds: float | None) -> None:

@@ -178,6 +178,19 @@ def test_a_consumer_that_outlives_the_interpreter_calls_nothing_of_it():
     assert done.stdout.split() == ["None", "64"]
 
 
+def test_a_capsule_that_is_left_at_the_end_of_the_interpreter_is_not_released_then():
+    code = """
+        from atomr_trio._arrays.sharing import dlpack as _dlpack
+        tensor = _dlpack.Tensor(64, (1, 0), (1,), (1,), 2, 32)
+        gone = _dlpack.give(tensor, lambda: print("gone"), versioned=True)
+        del gone
+        left = _dlpack.give(tensor, lambda: print("left"), versioned=False)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, env=child_environment(), capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout.split(), done.stderr) == (0, ["gone"], "")
+
+
 # --- numpy, on the simulator ------------------------------------------------------------------------------------------
 
 

@@ -1491,7 +1491,8 @@ async def test_in_a_forked_child_the_device_has_failed_and_the_parent_does_not_n
 
 def test_importing_starts_nothing():
     code = """
-import os, signal, sys, threading
+import ctypes, os, signal, sys, threading
+ctypes.CFUNCTYPE(None)(lambda: None)  # for which some builds of libffi open their own file
 handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)}
 fds = set(os.listdir("/proc/self/fd"))
 import atomr_trio

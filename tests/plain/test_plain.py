@@ -31,6 +31,7 @@ from atomr_trio import (
 )
 from atomr_trio._generation import process
 from atomr_trio.plain import _interrupts, _turn
+from atomr_trio.plain._loop import Loop
 from support import FRESH, ON_GPU, chosen_backend, gpu_count, template
 
 SOURCE = """
@@ -742,7 +743,21 @@ def test_a_closed_device_says_so():
     x.free()
 
 
-def test_a_device_that_cannot_be_opened_raises_and_leaves_no_thread():
+def test_a_device_that_cannot_be_opened_raises_and_leaves_no_thread(monkeypatch):
+    """Also where the thread is slow to end: it ends when it is joined here, or after a long time."""
+    main, join, joined = Loop._main, threading.Thread.join, threading.Event()
+
+    def slow(loop):
+        main(loop)
+        joined.wait(60)
+        joined.clear()
+
+    def joining(thread, *arguments):
+        joined.set()
+        join(thread, *arguments)
+
+    monkeypatch.setattr(Loop, "_main", slow)
+    monkeypatch.setattr(threading.Thread, "join", joining)
     threads = set(threading.enumerate())
     with pytest.raises(InvalidArgument, match="standby"):
         start(standby=77)

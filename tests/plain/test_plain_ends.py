@@ -49,6 +49,49 @@ raise KeyError("mine")
         1,
         "KeyError: 'mine'",
     ),
+    "an exit inside the block, beside a thread that computes for ever": (
+        """
+def compute():
+    try:
+        while True:
+            x.to_host()
+            begun.set()
+    except atomr_trio.DeviceClosed:
+        pass
+
+
+threading.Thread(target=compute, daemon=True).start()
+begun.wait()
+with dev:
+    sys.exit(5)
+""",
+        5,
+        "",
+    ),
+    "an exit that runs no code of Python": ("os._exit(3)", 3, ""),
+    "the normal end, behind that of the thread that opened it, and of its last reference": (
+        """
+opened = []
+thread = threading.Thread(target=lambda: opened.append(atomr_trio.start(0, backend={backend!r})))
+thread.start()
+thread.join()
+y = opened[0].zeros(3)
+assert y.tolist() == [0, 0, 0]
+second, run = opened[0].run(pid, opened[0]), opened[0]._session.loop.thread
+del y
+opened.clear()
+gc.collect()
+run.join()
+assert not run.is_alive()
+assert x.tolist() == [0, 1, 2, 3]
+try:
+    os.kill(second, 0)
+except ProcessLookupError:
+    print("its worker has ended")
+""",
+        0,
+        "its worker has ended",
+    ),
     "a kill": ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL, ""),
     "an interrupt that nobody handles": (
         "threading.Thread(target=lambda: (begun.wait(), os.kill(os.getpid(), signal.SIGINT))).start(); dev.run(wait)",
@@ -106,7 +149,7 @@ def ended(pid: int) -> bool:
 @pytest.mark.parametrize("way", ENDS)
 def test_a_program_ends_and_leaves_no_worker(way):
     code, status, said = ENDS[way]
-    program = BEGINNING.format(backend=chosen_backend()) + code
+    program = (BEGINNING + code).replace("{backend!r}", repr(chosen_backend()))
     environment = child_environment(ATOMR_TRIO_CACHE_DIR="", **coverage_environment())
     command = [sys.executable, "-P", "-W", "error", "-c", program]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import tomllib
 
-import pytest
-
 from support import ROOT
+from support.checkout import tracked
 
 FILES = {
     ".gitignore",
@@ -16,25 +14,15 @@ FILES = {
     "Makefile",
     "README.md",
     "pyproject.toml",
+    "CHANGELOG.md",
     "CITATION.cff",
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
 }
-FOLDERS = {".ci", "atomr_trio", "bindings", "docs", "examples", "tests", ".github"}
+FOLDERS = {".ci", "atomr_trio", "bindings", "changes", "docs", "examples", "tests", ".github"}
 EXTRA = re.compile(r"atomr-trio\[([^]{}]*)\]")
 NAMED_EXTRA = re.compile(r"""\bextra\w*=["']([\w-]+)["']|\binstall\(["'](\w+)["']\)""")
-
-
-def tracked() -> list[str]:
-    """The files that git keeps; the test that asks is skipped where this is no checkout."""
-    try:
-        asked = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, text=True, timeout=60)
-    except FileNotFoundError:
-        pytest.skip("there is no git here")
-    if asked.returncode or not asked.stdout:
-        pytest.skip("this is no checkout of the repository")
-    return [name for name in asked.stdout.split("\0") if name]
 
 
 def test_the_root_of_the_repository_holds_these_files_and_folders_and_no_others():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from support import set_constant
+from support import set_constant, template
 
 TEXTS = {
     "home_of_a_constant": """
@@ -58,3 +59,23 @@ def test_a_constant_that_no_function_of_the_module_reads_cannot_be_set_there(mod
         with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match=f"no function .* reads {name}"):
             set_constant(patch, bystander, name, 4)
         assert bystander.limit() == 3
+
+
+def test_the_template_of_workers_ends_with_the_tests_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[template.Template] = []
+
+    @functools.cache
+    def one() -> template.Template:
+        made.append(template.Template())
+        return made[-1]
+
+    monkeypatch.setattr(template, "template", one)
+    template.end()
+    assert made == []
+    pid = one().pid
+    assert template.own() == {pid}
+    template.end()
+    assert made[0]._process.returncode is not None
+    assert made[0]._sock.fileno() == -1
+    template.end()
+    assert len(made) == 1

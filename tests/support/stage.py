@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+import pytest
+
 from atomr_trio._generation.generation import Generation
 from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import Arena, Block, ChunkState
@@ -24,9 +26,13 @@ from atomr_trio._wire.protocol import (
 from atomr_trio._wire.records.context import CONTEXT
 from atomr_trio._wire.records.memory import MEMORY
 from atomr_trio._wire.records.module import MODULE
+from atomr_trio._wire.ring import ORDERED_STORES
 from atomr_trio._wire.status import classify
 
 VERBS = {(table.number, verb.number): verb for table in (CONTEXT, MEMORY, MODULE) for verb in table.verbs}
+
+needs_ring = pytest.mark.skipif(not ORDERED_STORES, reason="on this processor records go through the socket")
+"""For tests of a worker that has a ring."""
 
 
 class FakeProcess:

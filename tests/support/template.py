@@ -110,6 +110,14 @@ def template() -> Template | None:
     return Template()
 
 
+def end() -> None:
+    """End the template of this process, if there is one: the interpreter would find its socket and process open."""
+    made = template() if template.cache_info().currsize else None
+    template.cache_clear()
+    if made is not None:
+        made.close()
+
+
 def own() -> set[int]:
     """The process that is copied, if there is one."""
     made = template() if template.cache_info().currsize else None

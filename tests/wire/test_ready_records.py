@@ -29,6 +29,7 @@ from atomr_trio._wire.ready import (
 from atomr_trio._wire.ring import MAX_RECORD, NUMBER, SLOT_BYTES, SLOTS
 from atomr_trio.testing import hold_worker
 from support.rogue import next_generation
+from support.stage import needs_ring
 
 DEADLINE = 60
 N = 4
@@ -128,6 +129,7 @@ def corrupt_verb(slot: bytearray) -> None:
     slot[NUMBER.size + 10] |= 0x3F
 
 
+@needs_ring
 @pytest.mark.parametrize("corrupt", [corrupt_places, corrupt_count, corrupt_length, corrupt_verb])
 @pytest.mark.parametrize("queued", [False, True])
 async def test_a_corrupt_ready_record_ends_the_worker_and_makes_no_call(dev, corrupt, queued):

@@ -43,7 +43,7 @@ from atomr_trio._wire.ring import (
 )
 from atomr_trio.testing import check_actor, hold_worker
 from support.rogue import next_generation, until
-from support.stage import Owner, Stage
+from support.stage import Owner, Stage, needs_ring
 
 DEADLINE = 60
 N = 8
@@ -276,6 +276,7 @@ async def test_a_launch_too_large_for_a_slot_keeps_its_place_among_others(dev):
     assert add_large._record_bytes + HEADER.size > MAX_RECORD
 
 
+@needs_ring
 async def test_a_worker_that_sleeps_wakes_for_a_record(open_test_device):
     async with open_test_device() as dev:
         add = await compiled(dev)
@@ -301,6 +302,7 @@ CORRUPTIONS: dict[str, Callable[[bytearray], object]] = {
 }
 
 
+@needs_ring
 @pytest.mark.parametrize("what", CORRUPTIONS)
 async def test_a_corrupt_slot_ends_the_worker_and_makes_no_wild_call(what, dev):
     add = await compiled(dev)
@@ -324,6 +326,7 @@ async def test_a_corrupt_slot_ends_the_worker_and_makes_no_wild_call(what, dev):
     assert (await kept.to_host() == NUMBERS).all()
 
 
+@needs_ring
 async def test_each_generation_has_a_ring_of_its_own(dev):
     first = core_of(dev).current
     assert first.ring is not None

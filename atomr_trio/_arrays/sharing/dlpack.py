@@ -144,6 +144,7 @@ _capsule_new = _python("PyCapsule_New", ctypes.py_object, c_void_p, c_char_p, c_
 _capsule_is_valid = _python("PyCapsule_IsValid", c_int, ctypes.py_object, c_char_p)
 _capsule_pointer = _python("PyCapsule_GetPointer", c_void_p, ctypes.py_object, c_char_p)
 _capsule_set_name = _python("PyCapsule_SetName", c_int, ctypes.py_object, c_char_p)
+_capsule_set_destructor = _python("PyCapsule_SetDestructor", c_int, c_void_p, c_void_p)
 # The same for a capsule that is being destroyed: it must not be made a Python object again.
 _dying_is_valid = _python("PyCapsule_IsValid", c_int, c_void_p, c_char_p)
 _dying_pointer = _python("PyCapsule_GetPointer", c_void_p, c_void_p, c_char_p)
@@ -155,6 +156,8 @@ _Deleter: Final = ctypes.CFUNCTYPE(None, c_void_p)
 
 _given: dict[int, tuple[Any, Callable[[], None]]] = {}
 """The structures that a consumer, or a fresh capsule, may still read: by address, with their release functions."""
+_capsules: set[int] = set()
+"""The addresses of the capsules that exist."""
 
 
 def give(tensor: Tensor, release: Callable[[], None], *, versioned: bool) -> object:
@@ -172,7 +175,9 @@ def give(tensor: Tensor, release: Callable[[], None], *, versioned: bool) -> obj
     managed.deleter = ctypes.cast(_deleter, c_void_p)
     address = ctypes.addressof(managed)
     _given[address] = (managed, release)
-    return _capsule_new(address, _VERSIONED if versioned else _PLAIN, ctypes.cast(_destructor, c_void_p))
+    capsule = _capsule_new(address, _VERSIONED if versioned else _PLAIN, ctypes.cast(_destructor, c_void_p))
+    _capsules.add(id(capsule))
+    return capsule
 
 
 def _delete(address: int) -> None:
@@ -182,6 +187,7 @@ def _delete(address: int) -> None:
 
 
 def _destroy(capsule: int) -> None:
+    _capsules.discard(capsule)
     for fresh, _used, _kind in _KINDS:
         if _dying_is_valid(capsule, fresh):
             _delete(_dying_pointer(capsule, fresh))
@@ -193,7 +199,13 @@ _destructor = _Deleter(_destroy)
 
 @atexit.register
 def _outlive_python() -> None:
-    """Clear the deleters: a consumer must not call into the interpreter after its end, and a deleter may be missing."""
+    """Clear the deleters: a consumer must not call into the interpreter after its end, and a deleter may be missing.
+
+    The same for the destructors of capsules, of which the last collection may be later than that of this module.
+    """
+    for capsule in _capsules:
+        _capsule_set_destructor(capsule, None)
+    _capsules.clear()
     for managed, _release in list(_given.values()):
         managed.deleter = None
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(managed))

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 import atomr_trio
 from atomr_trio._cli.choice import Choice, choose, device_argument
-from atomr_trio._cli.demo import png
+from atomr_trio._cli.demo import captions, png
 from atomr_trio._cli.output import what_hinders_writing
 from atomr_trio._cli.progress import Progress
 
@@ -57,13 +57,29 @@ class Plan:
 
 
 @attrs.frozen
+class Panel:
+    """A part of the picture: the field v after so many steps, when so many faults had cost their device."""
+
+    step: int
+    faults: int
+    v: Field
+
+    @property
+    def caption(self) -> str:
+        """What the panel shows."""
+        when = f"after {self.faults} fault{'s'[: self.faults - 1]}" if self.faults else "no fault yet"
+        return f"step {self.step}, {when}"
+
+
+@attrs.frozen
 class Result:
-    """The result of a run: the two fields, and v at the steps of the panels."""
+    """The result of a run: the two fields, the panels of the picture, and how many devices were lost."""
 
     u: Field
     v: Field
-    panels: tuple[Field, ...]
+    panels: Sequence[Panel]
     generation: int
+    losses: int = 0
 
 
 class Simulation:
@@ -140,20 +156,24 @@ async def crashing_run(choice: Choice, plan: Plan) -> Result:
     """Simulate, and lose the device at each of the plan's faults."""
     async with atomr_trio.open_device(choice.index, backend=choice.backend) as dev:
         print(f"{dev.info.name} ({choice}), capability {'.'.join(map(str, dev.info.capability))}")
-        print(f"Gray-Scott on {plan.size} x {plan.size} cells, {plan.steps} steps", flush=True)
+        print(
+            f"Gray-Scott, two chemicals that react, on {plan.size} x {plan.size} cells, {plan.steps} steps", flush=True
+        )
         simulation = await Simulation.start(dev, plan)
         progress = Progress("running", plan.steps)
         panels = []
+        losses = 0
         for reached in range(plan.steps):
             if reached in plan.faults:
+                losses += 1
                 await crash_and_recover(dev, simulation.go_wild, simulation.v, reached, progress)
             if reached in (plan.early, plan.faults[0]):
-                panels.append(await simulation.v())
+                panels.append(Panel(reached, losses, await simulation.v()))
             await simulation.advance()
             progress.update(reached + 1)
         progress.finish()
         u, v = await simulation.u(), await simulation.v()
-        return Result(u, v, (*panels, v), dev.generation)
+        return Result(u, v, (*panels, Panel(plan.steps, losses, v)), dev.generation, losses)
 
 
 async def crash_and_recover(
@@ -199,11 +219,19 @@ def identical(one: Result, other: Result) -> bool:
     return one.u.tobytes() == other.u.tobytes() and one.v.tobytes() == other.v.tobytes()
 
 
-def paint(panels: tuple[Field, ...]) -> png.Picture:
-    """Return the three panels in a row, small grids enlarged."""
-    zoom = max(1, 384 // panels[0].shape[0])
-    enlarged = (np.kron(panel, np.ones((zoom, zoom), np.float32)) for panel in panels)
-    return png.side_by_side([png.colour(panel, 0.0, 0.38) for panel in enlarged])
+def paint(panels: Sequence[Panel]) -> png.Picture:
+    """Return the three panels in a row, each below its caption, small grids enlarged."""
+    zoom = max(1, 384 // panels[0].v.shape[0])
+    enlarged = (np.kron(panel.v, np.ones((zoom, zoom), np.float32)) for panel in panels)
+    coloured = [png.colour(panel, 0.0, 0.38) for panel in enlarged]
+    return png.side_by_side(captions.captioned(coloured, [panel.caption for panel in panels]))
+
+
+def following(choice: Choice, devices: int) -> str:
+    """Return the command to try next."""
+    if choice.backend == "sim" and devices == 1:
+        return "python -m atomr_trio demo --device sim --devices 2    the same on two devices, each of which is lost"
+    return "python -m atomr_trio doctor    what works on this machine, and what is missing"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -234,6 +262,10 @@ async def main(arguments: argparse.Namespace) -> int:
     choice, why_not_a_gpu = await choose(arguments.device)
     if why_not_a_gpu is not None:
         print(f"using the simulator: {why_not_a_gpu}")
+    print(
+        "What this shows: kernels crash the GPU in the middle of a simulation. "
+        "The fields in its memory survive, and the end is as without a crash."
+    )
     plan = Plan(
         _SIZE[choice.backend] if arguments.size is None else arguments.size,
         _STEPS[choice.backend] if arguments.steps is None else arguments.steps,
@@ -245,8 +277,12 @@ async def main(arguments: argparse.Namespace) -> int:
     else:
         crashed = await crashing_run(choice, plan)
     png.write_png(arguments.out, paint(crashed.panels))
-    print(f"picture: {arguments.out} (step {plan.early}, step {plan.faults[0]} after the fault, step {plan.steps})")
+    print(f"picture: {arguments.out}; from left to right: {'; '.join(each.caption for each in crashed.panels)}")
+    print("now the same on one device without a fault, to compare", flush=True)
     same = identical(crashed, await undisturbed_run(choice, plan))
-    print("identical" if same else "DIFFERENT")
-    print(f"generation {crashed.generation}")
+    lost = f"after {crashed.losses} lost context{'s'[: crashed.losses - 1]}"
+    print(f"identical: {lost}, every bit is as without" if same else f"DIFFERENT: {lost}; please report it")
+    print(f"generation {crashed.generation}: each loss starts the next one")
+    if same:
+        print(f"next: {following(choice, arguments.devices)}")
     return 0 if same else 1

@@ -139,15 +139,18 @@ async def crashing_run(choice: Choice, plan: Plan, count: int) -> Result:
             simulation = await SplitSimulation.start(devices, plan)
             progress = Progress("running", plan.steps)
             panels = []
+            losses = 0
             for reached in range(plan.steps):
                 if reached in faults:
+                    losses += 1
                     go_wild = functools.partial(simulation.go_wild, faults[reached])
                     dev = devices[faults[reached]]
                     await program.crash_and_recover(dev, go_wild, simulation.v, reached, progress)
                 if reached in (plan.early, plan.faults[0]):
-                    panels.append(await simulation.v())
+                    panels.append(program.Panel(reached, losses, await simulation.v()))
                 await simulation.advance()
                 progress.update(reached + 1)
             progress.finish()
             u, v = await simulation.field(0), await simulation.v()
-            return program.Result(u, v, (*panels, v), max(each.generation for each in devices))
+            last = program.Panel(plan.steps, losses, v)
+            return program.Result(u, v, (*panels, last), max(each.generation for each in devices), losses)
