@@ -245,5 +245,9 @@ def begun(opening: Callable[[], AbstractAsyncContextManager[Any]], name: str) ->
     """Open what `opening` opens, in a run of its own, and return its twin."""
     loop = Loop(opening, name)
     session = Session(loop)
-    loop.open()
+    try:
+        loop.open()
+    except DeviceError as error:
+        # The traceback of the run says nothing to a program that has none.
+        raise error.with_traceback(None) from error.__cause__
     return session.twin(loop.face)

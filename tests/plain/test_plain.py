@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import threading
+import traceback
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -215,6 +216,13 @@ def test_errors_are_those_of_the_awaited_face(dev):
     x.free()
     with pytest.raises(InvalidArgument, match="was freed"):
         x.to_host()
+
+
+def test_a_device_that_cannot_be_opened_shows_no_frames_of_its_run():
+    with pytest.raises(DeviceFailed) as refused:
+        atomr_trio.start(13, backend=chosen_backend())
+    assert len(traceback.extract_tb(refused.value.__traceback__)) <= 4
+    assert "index" in str(refused.value)
 
 
 def test_errors_name_calls_as_this_face_has_them(group):
