@@ -74,6 +74,8 @@ class Settler:
         """Commands that run on garbage, by their tickets, with what makes the error that they end with: what they have
         written is torn already."""
         self._looked_for = False
+        self._sleeping = False
+        """True while `run` blocks on the descriptor."""
         self.over: bool = False
         """True once everything was settled as lost."""
         self._activity = trio.Event()
@@ -189,11 +191,13 @@ class Settler:
             fence()
             try:
                 if not self.settle_finished():
+                    self._sleeping = True
                     await trio.lowlevel.wait_readable(self._wake)
                     os.eventfd_read(self._wake)
             except BlockingIOError:
                 pass
             finally:
+                self._sleeping = False
                 self._page.set_asleep(False)
             last = time.perf_counter()
 
@@ -220,6 +224,9 @@ class Settler:
         return progressed
 
     def _tell_progress(self) -> None:
+        # The worker wakes `run` for a ticket that is reached. If the watch has settled the last one before, none comes.
+        if self._sleeping and self._timeline.idle:
+            os.eventfd_write(self._wake, 1)
         if self._admission.waiters:
             self._admission.wake()
         if self.neighbours is not None and self.neighbours.watched:

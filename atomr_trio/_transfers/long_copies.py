@@ -226,6 +226,8 @@ class LongCopy(ShortCopy):
                 await self._sleep()
                 continue
             await settler.look(path.counter, self._unfinished[0][0])
+            if len(self._unfinished) < left:
+                break  # another task, such as one that submits, has settled it meanwhile
             if settler.over or path.words[path.counter] < self._unfinished[0][0]:
                 self._stop_looking()  # it takes long
             else:

@@ -408,6 +408,22 @@ async def test_the_settler_is_woken_by_the_workers_descriptor(stage):
     assert owner.heard == [("value", None)]
 
 
+async def test_the_settler_is_woken_when_another_task_has_settled_the_last_command(stage):
+    """As the watch does. Otherwise it would sleep until the next ticket, and the next caller could not poll for it."""
+    owner, settler = stage.publish(LANE_COMPUTE, LAUNCH), stage.generation.settler
+    with trio.fail_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(settler.run)
+            await trio.testing.wait_all_tasks_blocked(0.01)
+            stage.generation.page.words[counter_word(LANE_COMPUTE)] = 1
+            assert settler.settle_finished()
+            assert owner.heard == [("value", None)]
+            while not settler.begin_looking():
+                await trio.testing.wait_all_tasks_blocked(0.01)
+            settler.end_looking()
+            nursery.cancel_scope.cancel()
+
+
 async def test_probes_of_two_actors_at_once_are_both_answered(stage):
     answered = []
 

@@ -119,6 +119,28 @@ async def test_a_copy_is_a_command_for_each_piece_and_one_with_the_array_and_all
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
+async def test_another_task_may_settle_what_a_copy_polls_for(direction, monkeypatch):
+    """As one does that submits something: then the copy that looks finds nothing left that is unfinished."""
+    async with scenario() as dev:
+        host, out = numbers(SIZE, np.uint8, seed=3), np.zeros(SIZE, np.uint8)
+        array = await dev.to_device(host)
+        settler, looks = core_of(dev).current.settler, []
+
+        async def settled_by_another(counter: int, ticket: int) -> None:
+            looks.append(ticket)
+            while not settler.settle_finished():
+                await trio.lowlevel.checkpoint()
+
+        await until(lambda: not settler._activity.is_set())  # nobody else polls
+        monkeypatch.setattr(settler, "look", settled_by_another)
+        monkeypatch.setattr(LongCopy, "_note_ended", lambda copy: None)  # so that it has to look
+        await (array.copy_from(host) if direction == "in" else array.copy_to(out))
+        assert looks
+        assert same(await array.to_host() if direction == "in" else out, host)
+        assert is_clean(dev)
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
 async def test_the_pieces_pass_through_a_few_slots(direction, monkeypatch):
     async with scenario() as dev:
         array, seen = await dev.to_device(np.zeros(4 * SIZE, np.uint8)), []

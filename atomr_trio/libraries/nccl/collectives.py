@@ -276,6 +276,11 @@ class Collective(Request):
         self.spoiled: Callable[[], DeviceError] | None = None
         """Makes its error, if it runs on what a lost collective has left behind."""
 
+    def begin(self, epoch: Epoch, parts: Sequence[Member]) -> None:
+        """Note that its parts are sent from now on. `Epoch.end_publishing` follows."""
+        self.parts, self.epoch, self.state = parts, epoch, RequestState.STARTED
+        epoch.begin_publishing(self)
+
     @property
     def reached(self) -> bool:
         """True if every part has ended without an error, as far as the counters tell."""
@@ -331,10 +336,7 @@ class Published(Collective):
             for each in checked:
                 each.withdraw()
             raise
-        self.parts = self.commands
-        self.epoch = epoch
-        self.state = RequestState.STARTED
-        epoch.begin_publishing(self)
+        self.begin(epoch, self.commands)
         try:
             for part, each in zip(self.commands, checked, strict=True):
                 part.commit(each, epoch.generations[part.rank])

@@ -23,7 +23,6 @@ from ..._calls.known import NEW, Source
 from ..._calls.launching import LaunchPath
 from ..._calls.repeating import CallLauncher, call_launcher, fixed_launcher
 from ..._generation.requests import CallKind
-from ..._supervision.states import RequestState
 from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role
 from ..._wire.ready import WORD, has_room, new_identity, ready_head, with_holes
@@ -302,11 +301,8 @@ class ReadyCall:
         epoch = known(self.epoch, "it is not over")
         collective = Collective(self._operation)
         parts: list[ReadyPart] = []
-        collective.parts = parts
-        collective.epoch = epoch
-        collective.state = RequestState.STARTED
         blocks = iter([output._block for output in outputs])
-        epoch.begin_publishing(collective)
+        collective.begin(epoch, parts)
         try:
             for share in shares:
                 part, sent = ReadyPart(collective, share), False
