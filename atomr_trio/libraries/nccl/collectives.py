@@ -278,7 +278,8 @@ class Collective(Request):
 
     def begin(self, epoch: Epoch, parts: Sequence[Member]) -> None:
         """Note that its parts are sent from now on. `Epoch.end_publishing` follows."""
-        self.parts, self.epoch, self.state = parts, epoch, RequestState.STARTED
+        self.parts, self.epoch = parts, epoch
+        self.state = RequestState.STARTED
         epoch.begin_publishing(self)
 
     @property
