@@ -530,7 +530,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
         self._begun = self._left = False
         self._collected: plans.Calls | None = None
         """The calls, once one of them is not known in its place; until then they are not looked at."""
-        self._known: list[tuple[Callable[..., object], tuple[object, ...], Found]] = []
+        self._known: list[tuple[plans.Known, Found]] = []
         """The calls that are known in their places, which are the first ones."""
         self._node: Remembered | None = None
         """The last call, as one of a batch with all those before it."""
@@ -555,9 +555,11 @@ class WorldBatch(metaclass=NoPublicConstructor):
         actor, node = self._world._actor, self._node
         if self._collected is None and node is not None and node.ready is not None:
             self._world._check()
-            given = tuple([array for _, _, found in self._known for array in found.arrays])
+            given = tuple([array for _, found in self._known for array in found.arrays])
             if await actor.ask_ready(node.ready, given) is not None:
                 return
+        if self._collected is None and not self._known:
+            return
         calls = self._collected or self._repeated()
         calls.next()
         collective = calls.finish()
@@ -568,11 +570,10 @@ class WorldBatch(metaclass=NoPublicConstructor):
 
     def _repeated(self) -> plans.Calls:
         """Return the calls that are known in their places, to which others can be added."""
-        world = self._world
-        calls = world._calls("batch")
-        for plan, arguments, found in self._known:
+        calls = self._world._calls("batch")
+        for template, found in self._known:
             calls.next()
-            world._plan(calls, plan, arguments, found, world._memory.call(found))
+            calls.repeat(template, found.arrays)
         return calls
 
     def _add(self, plan: Callable[..., T], *arguments: object) -> T:
@@ -585,8 +586,8 @@ class WorldBatch(metaclass=NoPublicConstructor):
             found = None  # the calls of a batch are remembered with their outputs
         if self._collected is None:
             node = None if found is None else world._memory.following(self._node).get(found.key)
-            if found is not None and node is not None:
-                self._known.append((plan, arguments, found))
+            if found is not None and node is not None and node.template is not None:
+                self._known.append((node.template, found))
                 self._node = node
                 result: T = found.result
                 return result

@@ -297,6 +297,26 @@ async def test_a_batch_is_remembered_as_its_calls_in_their_order(ways: Ways) -> 
                 batch.all_reduce(*calls[1])
 
 
+async def test_a_list_that_changes_after_a_call_of_a_batch_changes_nothing(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x, y, other = [await put(devices, NUMBERS + number, NUMBERS + number) for number in (0, 1, 7)]
+        (touch,) = await compile_rogue(devices[0], "touch")
+        for turn in range(4):
+            arrays = list(x)
+            async with world.batch() as batch:
+                batch.all_reduce(arrays, y)
+                arrays[0] = other[0]
+                if turn == 3:  # so that it goes the general way, and is planned
+                    world._memory.clear()
+                    touch.launch_nowait(*SHAPE, x[0], N)
+            expected = 2 * NUMBERS + (turn == 3)
+            assert all(np.array_equal(found, expected) for found in await get(y))
+        await world.aclose()
+        empty = world.batch()
+        with pytest.raises(InvalidArgument, match="was closed"):
+            await empty.__aenter__()
+
+
 async def test_a_batch_that_was_refused_is_refused_again(ways: Ways) -> None:
     async with open_world(2) as (devices, world):
         x, y, z = [await put(devices, NUMBERS, NUMBERS) for _ in range(3)]
