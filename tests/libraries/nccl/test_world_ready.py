@@ -22,8 +22,10 @@ from atomr_trio import (
     WorldLost,
     premultiplied_sum,
 )
+from atomr_trio._calls.launching import LaunchPath
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.nccl import ready, remembered
+from atomr_trio._generation.generation import Generation
+from atomr_trio.libraries.nccl import actor, ready, remembered
 from atomr_trio.libraries.nccl.collectives import Published
 from atomr_trio.testing import ReturnStatus, inject
 from support.rogue import compile_rogue, gated, kill_worker, next_generation, until
@@ -513,3 +515,73 @@ async def test_a_short_limit_of_time_is_not_that_of_calls_that_wait_for_others(w
         kill_worker(devices[1], signal.SIGCONT)
         await world.barrier()
         assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
+
+
+async def test_without_a_ring_and_with_calls_too_long_for_a_record_all_goes_the_general_way(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_world(2) as (devices, world):
+        rows = [await put(devices, *[np.tile(NUMBERS, (12, 1))] * 2) for _ in range(2)]
+        calls = [([array[row] for array in rows[0]], [array[row] for array in rows[1]]) for row in range(12)]
+        for turn in range(4):
+            await rows[0][1].fill(turn)
+            async with world.batch() as batch:
+                for sources, outputs in calls:
+                    batch.all_reduce(sources, outputs)
+            assert all(np.array_equal(found, np.tile(NUMBERS + turn, (12, 1))) for found in await get(rows[1]))
+        assert (ways.short, ways.general) == (0, 4)
+    monkeypatch.setitem(Generation.__init__.__kwdefaults__, "with_ring", False)
+    async with open_world(2) as (devices, world):
+        x, y = [await put(devices, NUMBERS, NUMBERS) for _ in range(2)]
+        for _ in range(4):
+            await world.all_reduce(x, y)
+            total = await world.all_reduce(x)
+        assert ways.short == 0
+        for arrays in (y, total):
+            assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(arrays))
+
+
+async def test_new_outputs_in_memory_that_is_not_there_yet_go_the_general_way(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        for _ in range(3):
+            await world.all_reduce(x)
+        general = ways.general
+        with monkeypatch.context() as patch:
+            patch.setattr(LaunchPath, "is_fresh", lambda path, block: False)
+            total = await world.all_reduce(x)
+        assert ways.general == general + 1
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(total))
+        with short_alone(ways):
+            await world.all_reduce(x)
+
+
+async def test_a_task_that_is_alone_sees_the_end_in_a_glance(ways: Ways, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(actor, "TURN_SECONDS", 60.0)
+    monkeypatch.setattr(actor, "GLANCE_SECONDS", 30.0)
+    async with open_world(2) as (devices, world):
+        x, y = [await put(devices, NUMBERS, NUMBERS) for _ in range(2)]
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        for core in map(core_of, devices):
+            settler = core.current.settler
+            await until(lambda settler=settler: not settler._activity.is_set())
+            settler.patience = 30.0
+        with short_alone(ways):
+            await world.all_reduce(x, y)
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
+
+
+async def test_an_unloaded_module_leaves_the_short_way_of_collectives(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x, y = [await put(devices, NUMBERS, NUMBERS) for _ in range(2)]
+        (touch,) = await compile_rogue(devices[0], "touch")
+        await touch.launch(*SHAPE, x[0], N)
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        await touch.module.unload()
+        with short_alone(ways):
+            await world.all_reduce(x, y)
+        assert all(np.array_equal(found, 2 * NUMBERS + 1) for found in await get(y))
