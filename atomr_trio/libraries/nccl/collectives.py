@@ -46,6 +46,12 @@ _NEVER_LATE = math.inf
 """A part that waits for another member does not hang; `World` watches the time of whole collectives."""
 
 
+def add_access(roles: dict[Block, Role], block: Block, role: Role) -> None:
+    """Add an access to a block to those of other calls, or of other arrays in it."""
+    before = roles.get(block)
+    roles[block] = role if before in (None, role) else Role.WRITE
+
+
 class Member(Protocol):
     """The part of one member, as those see it that look after losses."""
 
@@ -151,8 +157,7 @@ class Part(Request):
 
     def add(self, block: Block, role: Role) -> None:
         """Note an access to a block, beside those that were noted before."""
-        before = self.roles.get(block)
-        self.roles[block] = role if before in (None, role) else Role.WRITE
+        add_access(self.roles, block, role)
 
     @property
     def lane_number(self) -> int:

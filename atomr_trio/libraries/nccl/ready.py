@@ -26,7 +26,7 @@ from ..._generation.requests import CallKind
 from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role
 from ..._wire.ready import WORD, has_room, new_identity, ready_head, with_holes
-from .collectives import Collective
+from .collectives import Collective, add_access
 from .records import ADDRESSES_AT, CALL, FIRST_RUN, READY_LIMIT, RUN
 
 if TYPE_CHECKING:
@@ -227,10 +227,12 @@ class ReadyCall:
             payload = RUN.struct.pack(epoch.communicator) + b"".join(call for share in mine for call in share.calls)
             if any(not share.kinds <= epoch.known_kinds[rank] for share in mine) or not has_room(0, len(payload)):
                 return None
-            operands = merged([operand for share in mine for operand in share.operands])
+            roles: dict[Block, Role] = {}
+            for block, role in (operand for share in mine for operand in share.operands):
+                add_access(roles, block, role)
             if mine:
                 for side, path in zip(sides, paths[rank], strict=True):
-                    side.append(_Share(core, rank, operation, payload, operands, path))
+                    side.append(_Share(core, rank, operation, payload, tuple(roles.items()), path))
         return cls._of(epoch, operation, sides)
 
     @classmethod
@@ -333,19 +335,6 @@ def _words_in(output: DeviceArray, calls: Sequence[bytes]) -> dict[int, int]:
             if output._block.holds(address):
                 found[RUN.struct.size + number * CALL.size + at] = address - output.address
     return found
-
-
-def merged(operands: Sequence[Operand]) -> list[Operand]:
-    """Return the access of several calls, one for each block."""
-    roles: dict[Block, Role] = {}
-    for block, role in operands:
-        roles[block] = joined(roles.get(block), role)
-    return list(roles.items())
-
-
-def joined(before: Role | None, role: Role) -> Role:
-    """Return what two accesses to a block come to."""
-    return role if before in (None, role) else Role.WRITE
 
 
 def paths_of(generation: Generation, lane: int) -> tuple[LaunchPath, LaunchPath] | None:

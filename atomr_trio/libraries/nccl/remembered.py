@@ -24,6 +24,7 @@ from .sharded import Sharded
 if TYPE_CHECKING:
     from .actor import WorldActor
     from .collectives import Part
+    from .epochs import Epoch
     from .plans import Known
 
 _MOST_KNOWN: Final = 1024
@@ -71,8 +72,8 @@ class Remembered:
 
     def prepare(self, actor: WorldActor) -> None:
         """Make its short way in the present epoch, if it has none there, and can have one."""
-        epoch = actor.epoch
-        if epoch is None or len(actor.cores) == 1 or (self.ready is not None and self.ready.epoch is epoch):
+        epoch = self._epoch_without(actor)
+        if epoch is None:
             return
         calls, node = [], self
         while True:
@@ -90,10 +91,16 @@ class Remembered:
         made: DeviceArray | tuple[DeviceArray, ...],
     ) -> None:
         """The same for a call with new outputs, which was just made, by its parts."""
+        epoch = self._epoch_without(actor)
+        if epoch is not None:
+            self.ready = ReadyCall.made_new(epoch, actor.lanes, self._operation, parts, arrays, made)
+
+    def _epoch_without(self, actor: WorldActor) -> Epoch | None:
+        """Return the present epoch if it has no short way there. A world of one member has none: it copies."""
         epoch = actor.epoch
         if epoch is None or len(actor.cores) == 1 or (self.ready is not None and self.ready.epoch is epoch):
-            return
-        self.ready = ReadyCall.made_new(epoch, actor.lanes, self._operation, parts, arrays, made)
+            return None
+        return epoch
 
 
 class Memory:
