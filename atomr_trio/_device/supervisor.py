@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Callable
 from typing import Protocol
@@ -33,6 +34,9 @@ from .ending import Ending
 from .workers import Workers
 
 log = logging.getLogger("atomr_trio.device")
+
+_HURRY_SECONDS = 1.0
+"""A new standby waits so long at most while its start would hold up something else."""
 
 
 class GroupWatch(Protocol):
@@ -366,9 +370,22 @@ class Supervisor:
 
     @trio.lowlevel.enable_ki_protection
     async def _settled(self) -> None:
-        """Wait until a generation is in service and no lost generation's worker is on the GPU any more."""
-        while self.core.dying or self.core.state is not DeviceState.RUNNING:
-            await self.core.changed.wait()
+        """Wait until a generation is in service and no lost generation's worker is on the GPU any more.
+
+        Then wait a little more while the device is needed for something that a start would hold up.
+        """
+        core, until = self.core, math.inf
+        while True:
+            if core.dying or core.state is not DeviceState.RUNNING:
+                await core.changed.wait()
+            elif not any(part.hurried for part in core.parts):
+                return
+            else:
+                until = min(until, trio.current_time() + _HURRY_SECONDS)
+                with trio.move_on_at(until) as scope:
+                    await core.changed.wait()
+                if scope.cancelled_caught:
+                    return
 
     @trio.lowlevel.enable_ki_protection
     async def _start_standby(self, show: Callable[[Generation], None]) -> Generation:

@@ -37,7 +37,8 @@ class Workers:
         try:
             if self._pool is not None:
                 return self._checked_alike(self._pool.take(core.backend, core.index))
-            return WorkerProcess(core.backend, core.index, core.options.checks)
+            ahead = [folder for part in core.parts for folder in part.libraries]
+            return WorkerProcess(core.backend, core.index, core.options.checks, ahead)
         except DeviceError as refused:
             raise StartFailed(refused, gone=True) from None
         except (OSError, MemoryError) as error:

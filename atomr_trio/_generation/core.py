@@ -75,6 +75,16 @@ class DevicePart:
     def __init__(self, device: DeviceCore) -> None:
         self.device: DeviceCore = device
 
+    @property
+    def hurried(self) -> bool:
+        """True while the device is needed for something that the start of one more worker would hold up."""
+        return False
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The folders of the libraries that a new worker will certainly need, and loads while it starts."""
+        return ()
+
     def warm(self, standby: Generation) -> None:
         """Give a new standby what it will need when it takes over."""
 

@@ -17,6 +17,9 @@ BACKENDS: Final[Mapping[str, Backend]] = MappingProxyType({"cuda": "cuda", "gpu"
 """The backend for every name that is accepted; `"gpu"` is another name of `"cuda"`."""
 
 VARIABLE: Final = "ATOMR_TRIO_BACKEND"
+LIBRARIES_VARIABLE: Final = "ATOMR_TRIO_WORKER_LIBRARIES"
+"""The variable by which a worker is told the folders of the libraries that it loads while it starts, with commas
+between."""
 NATIVE_VARIABLE: Final = "ATOMR_TRIO_NATIVE"
 """The variable that turns the worker's native loop off (``0``), or on for a simulated device as well (``1``)."""
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from atomr_cuda.constants.driver import CUDA_ERROR_ASSERT, CUDA_ERROR_NOT_READY
 
 from .._wire import channel
+from .._wire.backends import LIBRARIES_VARIABLE
 from .._wire.channel import SharedMemory, TimelinePage
 from .._wire.limits import raise_descriptor_limit, shortage
 from .._wire.protocol import (
@@ -224,6 +225,8 @@ class Worker:
         self._driver = driver
         engines.load()
         self.moments["engines imported"] = time.monotonic()
+        if wanted := os.environ.get(LIBRARIES_VARIABLE):
+            self._start_thread("load-libraries", functools.partial(engines.load_libraries, wanted.split(",")))
         retained = ahead is not None and ahead.wait()
         self._context = Context(driver, self.device, self.base, self.extent)
         if retained:

@@ -5,6 +5,7 @@ Only ``main`` imports this file. The engines of libraries are found by their reg
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,8 @@ from .base.memory import MemoryEngine
 from .base.rehearsal import RehearsalEngine
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .._wire.registration import Registration
     from .base.lanes import Engine, WorkerServices
 
@@ -36,6 +39,15 @@ def load() -> dict[str, tuple[Registration, Any]]:
             importlib.import_module(f"atomr_cuda.{registration.library}")
         loaded[folder] = registration, make
     return loaded
+
+
+def load_libraries(folders: Sequence[str]) -> None:
+    """Load the libraries of some folders, if they can be had. Where not, their first use says so."""
+    for folder in folders:
+        registration, _ = load()[folder]
+        library: Any = importlib.import_module(f"atomr_cuda.{registration.library}").library
+        with contextlib.suppress(Exception):
+            next(iter(library.functions.values())).bind()
 
 
 def build(services: WorkerServices) -> dict[int, Engine]:

@@ -77,11 +77,11 @@ class Fates:
         self.killed = set()
         monkeypatch.setattr(_workers, "WorkerProcess", self)
 
-    def __call__(self, backend, device, checks=()):
+    def __call__(self, backend, device, checks=(), libraries=()):
         self.started.append(device)
         if device in self.errors:
             raise self.errors[device]
-        process = self._real(backend, device, checks)
+        process = self._real(backend, device, checks, libraries)
         if device in self.killed:
             os.kill(process.pid, signal.SIGKILL)
         return process

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from atomr_cuda import driver
+from atomr_cuda import cublas, driver, nccl
+from atomr_cuda._library import LibraryMissing
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.starting import worker_command
 from atomr_trio._worker import begin, main, registry
@@ -193,6 +194,21 @@ def test_the_tables_of_all_libraries_are_loaded_with_the_engines_and_not_when_a_
         [sys.executable, "-P", "-c", code], env=child_environment(), capture_output=True, text=True, check=True
     )
     assert done.stdout.split() == [str(len(registry.load()))]
+
+
+def test_libraries_are_loaded_ahead_and_one_that_is_missing_is_left_to_its_first_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    loaded: list[str] = []
+
+    def missing() -> None:
+        raise LibraryMissing("cublas", "cu13", ())
+
+    monkeypatch.setattr(cublas, "library", SimpleNamespace(functions={"one": SimpleNamespace(bind=missing)}))
+    found = SimpleNamespace(bind=lambda: loaded.append("nccl"))
+    monkeypatch.setattr(nccl, "library", SimpleNamespace(functions={"one": found, "two": found}))
+    registry.load_libraries(["blas", "nccl"])
+    assert loaded == ["nccl"]
 
 
 @pytest.mark.program_starts

@@ -40,6 +40,7 @@ from .epochs import Epoch
 from .questions import Deadline, Question
 from .ready import ReadyPart
 from .records import ENVIRONMENT, INIT, UNIQUE_ID, WARM
+from .registration import REGISTRATION
 
 if TYPE_CHECKING:
     from ..._generation.generation import Generation
@@ -65,8 +66,8 @@ class WorldDevice(DevicePart):
         super().__init__(device)
         self.environment: Environment | None = None
         """The variables that its workers set before they load NCCL; None before its first world."""
-        self.worlds: int = 0
-        """The number of open worlds that it is a member of."""
+        self.worlds: list[WorldActor] = []
+        """The open worlds that it is a member of."""
         self._lane: Lane | None = None
 
     @property
@@ -75,21 +76,32 @@ class WorldDevice(DevicePart):
         assert self._lane is not None
         return self._lane._number
 
-    def enter(self) -> None:
-        """Count a world. Raises `InvalidArgument` if no lane is left."""
+    def enter(self, world: WorldActor) -> None:
+        """Note a world. Raises `InvalidArgument` if no lane is left."""
         if self._lane is None:
             self._lane = self.device.part(Lanes).open(self.device.info.highest_priority, ordered=True)
-        self.worlds += 1
-        if self.worlds == 1:
+        self.worlds.append(world)
+        if len(self.worlds) == 1:
             for standby in self.device.standbys.generations:
                 self.warm(standby)
 
-    def leave(self) -> None:
-        """Count a world no more."""
-        self.worlds -= 1
+    def leave(self, world: WorldActor) -> None:
+        """Forget a world."""
+        self.worlds.remove(world)
+        self.device.announce()
         if not self.worlds and self._lane is not None:
             self._lane._close()
             self._lane = None
+
+    @property
+    def hurried(self) -> bool:
+        """True while a world makes its next communicator: that takes three times as long beside a start."""
+        return any(not world.epoch_up for world in self.worlds)
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """NCCL, whose file is large."""
+        return (REGISTRATION.name,) if self.worlds else ()
 
     def warm(self, standby: Generation) -> None:
         """Have a standby load NCCL, and make a communicator of itself alone."""
@@ -160,11 +172,11 @@ class WorldActor:
         try:
             for core in self.cores:
                 part = core.part(WorldDevice)
-                part.enter()
+                part.enter(self)
                 entered.append(part)
         except BaseException:
             for part in entered:
-                part.leave()
+                part.leave(self)
             raise
         self._entered = True
         self.group.ends.append(self._block_left)
@@ -210,7 +222,7 @@ class WorldActor:
         if self._entered:
             self._entered = False
             for core in self.cores:
-                core.part(WorldDevice).leave()
+                core.part(WorldDevice).leave(self)
         self.announce()
 
     def announce(self) -> None:
@@ -297,6 +309,8 @@ class WorldActor:
         self.number = epoch.number
         epoch.up = True
         self.announce()
+        for core in self.cores:
+            core.announce()
 
     def _teller(self, epoch: Epoch) -> Callable[[], None]:
         def tell() -> None:

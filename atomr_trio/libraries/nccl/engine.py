@@ -191,7 +191,7 @@ class NcclEngine:
 
     def _made_up(self, record: tuple[Any, ...], handle: Any, stream: Any) -> Callable[[], int]:
         arguments = _arguments(*(*record, handle, stream))
-        return partial(getattr(self._nccl, CALLS[record[0]]).status, *arguments)
+        return partial(getattr(self._nccl, CALLS[record[0]]).bind(), *arguments)
 
     def _ready_call(self, made: _Communicator, record: tuple[Any, ...], stream: Any, *, new: bool) -> Ready:
         """Return one call. The address of its output is a word of the record if `new` is true."""
@@ -227,15 +227,16 @@ class NcclEngine:
     ) -> Ready:
         """Return several calls that are made together."""
         nccl, entries = self._nccl, _ENTRIES + 2 * count
+        start, end = nccl.ncclGroupStart.bind(), nccl.ncclGroupEnd.bind()
 
         def call(words: RecordWords) -> int:
             with made.calling:
                 if made.ended:
                     raise _refused("the communicator was aborted")
-                status: int = nccl.ncclGroupStart.status()
+                status: int = start()
                 for each in calls(words):
                     status = status or each()
-                ended: int = nccl.ncclGroupEnd.status()
+                ended: int = end()
                 return status or ended
 
         error_of = partial(_error, nccl.ncclGroupEnd.library, "ncclGroupEnd")

@@ -13,6 +13,7 @@ import trio
 import trio.testing
 
 from atomr_trio import ContextLost, DeviceFailed, RestartPolicy, StaleArray, StaleKernel, WorldLost, read_only
+from atomr_trio._device import supervisor, workers
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.nccl import actor, epochs, questions
 from atomr_trio.testing import Delay, Hang, ReturnStatus, inject, inject_at_start
@@ -350,6 +351,58 @@ async def test_a_world_of_one_member_waits_for_its_next_generation() -> None:
 # --- time, budgets, standbys ------------------------------------------------------------------------------------------
 
 
+class Spawned:
+    """Stands for `WorkerProcess`, and notes each start: the device, what it loads meanwhile, whether a world is up."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, world: Any) -> None:
+        self.starts: list[tuple[int, tuple[str, ...], bool]] = []
+        self._world = world
+        self._real = workers.WorkerProcess
+        monkeypatch.setattr(workers, "WorkerProcess", self)
+
+    def __call__(self, backend: Any, device: int, checks: Any = (), libraries: Any = ()) -> Any:
+        self.starts.append((device, tuple(libraries), self._world._actor.epoch_up))
+        return self._real(backend, device, checks, libraries)
+
+
+@pytest.mark.parametrize("standby", [0, 1])
+async def test_a_new_worker_loads_nccl_and_a_new_standby_waits_for_the_communicator(
+    monkeypatch: pytest.MonkeyPatch, standby: int
+) -> None:
+    monkeypatch.setattr(supervisor, "_HURRY_SECONDS", 60.0)
+    async with open_world(2, standby=standby) as (devices, world):
+        if standby:
+            for dev in devices:
+                await dev.wait_standby()
+        spawned = Spawned(monkeypatch, world)
+        kill_worker(devices[1])
+        await world.wait_epoch(after=1)
+        if standby:
+            await devices[1].wait_standby()
+        assert spawned.starts == [(1, ("nccl",), bool(standby))]
+        await world.aclose()
+        kill_worker(devices[0])
+        await next_generation(devices[0], 1)
+        if standby:
+            await devices[0].wait_standby()
+        assert spawned.starts[1:] == [(0, (), False)]
+
+
+@pytest.mark.sim_only
+async def test_a_new_standby_does_not_wait_long_for_a_communicator_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "_HURRY_SECONDS", 0.05)
+    monkeypatch.setattr(actor, "INIT_SECONDS", 5.0)
+    async with open_world(2, standby=1) as (devices, world):
+        for dev in devices:
+            await dev.wait_standby()
+        spawned = Spawned(monkeypatch, world)
+        inject(devices[0], "ncclCommInitRankConfig", Hang())
+        kill_worker(devices[1])
+        await next_generation(devices[1], 1)
+        await devices[1].wait_standby()
+        assert spawned.starts == [(1, ("nccl",), False)]
+
+
 @pytest.fixture
 def limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Worlds have a short limit, as by `hang_timeout`; their devices have none, for a module may take long to load."""
@@ -382,8 +435,11 @@ async def test_a_collective_that_hangs_though_every_member_has_begun_ends_its_ep
 
 
 async def test_a_slow_member_is_waited_for_and_nothing_is_lost(limited: None) -> None:
+    """The first call of a kind loads its kernel, and the driver lets nothing else of the device begin until that is
+    done, so it must not come behind a kernel that spins until something else has run."""
     async with open_world(2) as (devices, world):
         scene = await Scene(devices, world).begin()
+        await world.all_reduce(scene.arrays, scene.outputs)
         (spin,) = await compile_rogue(devices[1], "spin")
         (word,) = await put(devices[1:], np.zeros(1, np.int32))
         ended: list[str] = []
