@@ -107,19 +107,21 @@ class Storage:
 
     # `new_array` sets the same attributes as `__init__`.
 
-    __slots__ = ("block", "device", "memory", "use")
+    __slots__ = ("block", "device", "memory", "uses")
 
     def __init__(self, memory: DeviceMemory, block: Block) -> None:
         self.memory: DeviceMemory = memory
         self.device: DeviceCore = memory.device
         self.block: Block = block
-        self.use: Use | None = None
-        """The export that lasts as long as this does; the block goes back when that has ended too."""
+        self.uses: dict[int, Use] | None = None
+        """The exports that last as long as this does, by the consumer's stream; the block goes back when they have
+        ended too."""
 
     def __del__(self) -> None:
         # Any thread, any time: only note it. The arena takes it back with its next call.
-        if self.use is not None:
-            self.use.release()
+        if self.uses is not None:
+            for use in self.uses.values():
+                use.release()
         elif not self.block.freed:
             self.memory.orphans.append(self.block)
 
@@ -333,10 +335,11 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """Return a DLPack capsule of the array's memory in this process, for ``from_dlpack`` elsewhere. No copy.
 
         `stream` is the consumer's stream: the standard's number (None and 1: the default stream, 2: that of the thread,
-        -1: no order is kept), or its handle. From now on the array's commands and that stream's work run in order.
-        The memory stays as it is until the consumer's deleter has run, even if the array is freed or the device
-        closed. `max_version` is the newest version that the consumer knows. `dl_device` and `copy` can only ask for
-        the array's own device and no copy. The chunk's descriptor is imported by ``cuMemImportFromShareableHandle``.
+        -1: no order is kept), its handle, or an object that has ``__cuda_stream__``. From now on the array's commands
+        and that stream's work run in order. The memory stays as it is until the consumer's deleter has run, even if the
+        array is freed or the device closed. `max_version` is the newest version that the consumer knows. `dl_device`
+        and `copy` can only ask for the array's own device and no copy. The chunk's descriptor is imported by
+        ``cuMemImportFromShareableHandle``.
 
         Raises `BufferError` if the array has not been written yet, during the recovery from a fault, and on the
         simulator while commands on it are unfinished; `Device.share` waits for all three. It is also raised for the
@@ -641,7 +644,7 @@ def new_array(
     storage.memory = memory
     storage.device = memory.device
     storage.block = block
-    storage.use = None
+    storage.uses = None
     array: DeviceArray = _bare(DeviceArray)
     array._storage = storage
     array._offset = 0

@@ -383,7 +383,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
             raise
         return array
 
-    async def share(self, array: DeviceArray) -> DeviceArray:
+    async def share(self, array: DeviceArray, *, stream: object = None) -> DeviceArray:
         """Make an array ready for another library of this process, and return it: `torch.from_dlpack(await ...)`.
 
         The `array` is of this device, of any shape and dtype, and the same object is returned. Waits until its memory
@@ -391,14 +391,20 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         command has written, and that no other command uses, needs no `share`. The first call on a device makes a
         context in this process too (``cuDevicePrimaryCtxRetain``), which other libraries then use.
 
-        Raises `InvalidArgument` for an array of another device or one that was freed, `StaleArray` for one that is torn
-        or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the context is lost meanwhile, and
-        `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
+        With a `stream` of this process, all further commands on the array and that stream's work run in order, as long
+        as the array or a view of it exists: for a library that takes arrays by ``__cuda_array_interface__``, which
+        cannot name a stream. It is an object that has ``__cuda_stream__``, or a number as `DeviceArray.__dlpack__`
+        takes it. The simulator has no streams, and takes no notice of it.
+
+        Raises `InvalidArgument` for an array of another device, one that was freed, and what is no stream; `StaleArray`
+        for an array that is torn or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the
+        context is lost meanwhile, `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU, and
+        `BufferError` if the device is in order with too many streams.
         """
         from .._arrays.sharing.protocols import share
 
         self._core.home.check_task()
-        await share(self._memory, array)
+        await share(self._memory, array, stream)
         return array
 
     # --- graphs -------------------------------------------------------------------------------------------------------

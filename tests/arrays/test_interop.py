@@ -43,6 +43,7 @@ from atomr_trio._arrays.sharing.dlpack import DeviceType
 from atomr_trio._arrays.sharing.exports import Interop
 from atomr_trio._arrays.sharing.fences import RELEASED, Fence
 from atomr_trio._device.device import core_of
+from atomr_trio._generation.loss import Loss, LossKind
 from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack_type, of_dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 from atomr_trio.testing import WorkerPool
@@ -898,6 +899,99 @@ async def test_there_is_an_end_to_the_streams_that_one_device_knows(dev, library
     with pytest.raises(BufferError, match="1024 streams"):
         library.take(x)
     library.interop._fences.clear()
+
+
+class OfAnotherLibrary:
+    """A stream as another library has it."""
+
+    def __init__(self, told: object) -> None:
+        self.told = told
+
+    def __cuda_stream__(self) -> object:
+        return self.told
+
+
+@pytest.mark.parametrize("by", ["handle", "protocol"])
+async def test_an_array_is_shared_in_order_with_a_stream_that_its_interface_cannot_name(dev, library, by):
+    x, y = await numbers(dev, 0, 0)
+    stream = OfAnotherLibrary((0, library.stream)) if by == "protocol" else library.stream
+    for _ in range(2):  # which is no more than once
+        assert await dev.share(x, stream=stream) is x
+    address = x.__cuda_array_interface__["data"][0]
+    assert sorted(x._storage.uses) == sorted((library.stream, 1))
+    assert sum(not use.released for use in library.interop._uses[x._block]) == 2
+    library.wait_at_gate()
+    library.write(address, 5)
+    copy = await kernel(dev, "copy")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(copy.launch, 1, 1, atomr_trio.read_only(x), y)
+        await trio.testing.wait_all_tasks_blocked(0.01)
+        assert "interop.wait" in core_of(dev).current.timeline.in_flight()
+        library.open_gate()
+    assert (await y.to_host())[0] == 5
+    block = x._block
+    del x
+    gc.collect()
+    library.synchronize()
+    helper.until(lambda: library.interop.collect() or not library.interop.uses(block))
+
+
+async def test_a_stream_without_a_handle_is_the_default_one(dev, library):
+    (x,) = await numbers(dev, 0)
+    await dev.share(x, stream=OfAnotherLibrary((0, 0)))
+    await dev.share(dev.zeros(0), stream=1)
+    assert list(x._storage.uses) == [1]
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        "1",
+        0,
+        True,
+        -2,
+        1.0,
+        *map(OfAnotherLibrary, (None, 5, (0,), (0, "1"), (0, None), (0, False), [0, 1], (0, 1, 2))),
+    ],
+)
+async def test_what_is_no_stream_is_refused_before_anything_is_waited_for(dev, library, stream):
+    (x,) = await numbers(dev, 0)
+    with pytest.raises(InvalidArgument, match=r"a stream is -1 for no order, .* `__cuda_stream__` returns"):
+        await dev.share(x, stream=stream)
+    assert not library.interop.uses(x._block)
+
+
+async def test_a_loss_while_an_array_is_shared_with_a_stream_is_waited_for(dev, library, monkeypatch):
+    """The worker dies between the answer that all commands are done and the export."""
+    (x,) = await numbers(dev, 3)
+    export, generation = library.interop.export, dev.generation
+    exported: list[int] = []
+
+    def lose_first(array: Any, stream: int, *, owned: bool) -> Any:
+        if not exported:
+            exported.append(dev.generation)
+            core_of(dev).current.lose(Loss(LossKind.EXIT, "lost by the test", reported_by="the test"))
+        return export(array, stream, owned=owned)
+
+    monkeypatch.setattr(library.interop, "export", lose_first)
+    await dev.share(x, stream=library.stream)
+    assert (exported, dev.generation) == ([generation], generation + 1)
+    assert list(x._storage.uses) == [library.stream]
+    await dev.share(x, stream=library.stream)
+
+
+async def test_too_many_streams_are_refused_when_an_array_is_shared(dev, library, monkeypatch):
+    (x,) = await numbers(dev, 0)
+    monkeypatch.setattr(_exports, "STREAMS", 0)
+    with pytest.raises(BufferError, match="use fewer streams"):
+        await dev.share(x, stream=library.stream)
+
+
+async def test_on_the_simulator_there_is_no_stream_to_keep_order_with(dev):
+    x = await dev.to_device(np.arange(3))
+    assert await dev.share(x, stream=7) is x
+    assert x._storage.uses is None
+    assert np.from_dlpack(x).tolist() == [0, 1, 2]
 
 
 async def test_the_array_interface_lasts_as_long_as_the_array(dev, library):

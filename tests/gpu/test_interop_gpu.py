@@ -216,6 +216,45 @@ async def test_our_kernel_waits_for_a_stream(dev, consumer, side):
     assert (await y.to_host() == 9).all()
 
 
+def named_stream(library: str) -> tuple[Any, int]:
+    """A stream of a library, as it is given to `share`, and its handle."""
+    if library == "torch":
+        handle = pytest.importorskip("torch").cuda.Stream().cuda_stream
+        return handle, handle
+    if library == "cupy":
+        stream = pytest.importorskip("cupy").cuda.Stream(non_blocking=True)
+        return stream, stream.ptr
+    if library == "numba":
+        stream = pytest.importorskip("numba.cuda").stream()
+        return stream, int(getattr(stream.handle, "value", stream.handle))
+    device = pytest.importorskip("cuda.core").Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    return stream, int(stream.handle)
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "numba", "cuda.core"])
+async def test_our_kernel_waits_for_a_stream_that_was_named_when_the_array_was_shared(dev, library):
+    cupy = pytest.importorskip("cupy")
+    stream, handle = named_stream(library)
+    flag, x, y = await flag_on(dev), await dev.to_device(np.zeros(N, np.int32)), dev.zeros(N, np.int32)
+    theirs, ours = cupy.RawKernel(SOURCE, "wait_and_add"), await kernel(dev, "copy")
+    theirs.compile()
+    assert await dev.share(x, stream=stream) is x
+    tensor = cupy.asarray(x)
+    with cupy.cuda.ExternalStream(handle):
+        theirs((1,), (1024,), (flag._raw, tensor, np.int32(N), np.int32(9)))
+    ours.launch_nowait(1, 1024, read_only(x), y, N)
+    assert "interop.wait" in core_of(dev).current.timeline.in_flight()
+    flag.raise_()
+    assert (await y.to_host() == 9).all()
+    with cupy.cuda.ExternalStream(handle) as current:  # and the other way round: it waits for ours
+        ours.launch_nowait(1, 1024, read_only(await dev.to_device(np.full(N, 4, np.int32))), x, N)
+        after = tensor + 1
+        current.synchronize()
+    assert (cupy.asnumpy(after) == 5).all()
+
+
 async def test_many_turns_stay_in_order(dev, consumer):
     x = await dev.to_device(np.zeros(N, np.int32))
     go = await flag_on(dev)

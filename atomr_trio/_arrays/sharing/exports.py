@@ -65,7 +65,8 @@ class Interop:
     def __init__(self, memory: DeviceMemory, *, cuda: bool) -> None:
         self._memory = memory
         self._device = memory.device
-        self._cuda = cuda
+        self.in_order: bool = cuda
+        """True if a stream can be put in order with commands; a host has none."""
         self._process_id = os.getpid()
         self._consumer: Consumer | None = None
         self._uses: dict[Block, list[Use]] = {}
@@ -94,12 +95,12 @@ class Interop:
     @property
     def opened(self) -> bool:
         """True if the context exists already, so that an export need not make it."""
-        return self._consumer is not None or not self._cuda
+        return self._consumer is not None or not self.in_order
 
     @property
     def place(self) -> tuple[int, int]:
         """The device's type and number in DLPack."""
-        return (DeviceType.CUDA, self.consumer.ordinal) if self._cuda else (DeviceType.CPU, 0)
+        return (DeviceType.CUDA, self.consumer.ordinal) if self.in_order else (DeviceType.CPU, 0)
 
     # --- giving out ---------------------------------------------------------------------------------------------------
 
@@ -113,9 +114,9 @@ class Interop:
         self.collect()
         generation = self._check(array)
         pending = generation.timeline.still_open(set(_last_uses(block, generation.number)))
-        if pending and not self._cuda:
+        if pending and not self.in_order:
             raise BufferError(f"commands on the array are unfinished: {_REMEDY}")
-        fence = self._fence(stream) if self._cuda and stream != NO_ORDER else None
+        fence = self._fence(stream) if self.in_order and stream != NO_ORDER else None
         with self._lock, _refusals("interop.export", self._device):
             window = self._window(block.chunk)
             use = Use(self, block, array._storage if owned else None, fence)
@@ -156,7 +157,7 @@ class Interop:
     def _window(self, chunk: Chunk) -> CudaWindow | HostWindow:
         window = self._windows.get(chunk)
         if window is None:
-            window = CudaWindow(chunk, self.consumer) if self._cuda else HostWindow(chunk)
+            window = CudaWindow(chunk, self.consumer) if self.in_order else HostWindow(chunk)
             self._windows[chunk] = window
         return window
 

@@ -73,7 +73,7 @@ def from_host(source: Any) -> Any:
 async def copy_foreign(memory: DeviceMemory, source: Any) -> DeviceArray:
     """Return a new array with a copy of another library's elements on this GPU. See `Device.to_device`."""
     device, interop = memory.device, memory.shared()
-    if not interop._cuda:
+    if not interop.in_order:
         raise InvalidArgument("memory of a real GPU cannot be copied to the simulator: copy it to the host first")
     consumer = interop.consumer
     with contextlib.ExitStack() as undo:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from ..memory import DeviceMemory
 
 
+_PROTOCOL_LENGTH = 2
+"""Of what ``__cuda_stream__`` returns: the version of the protocol, 0 so far, and the handle."""
+
+
 class _Settle(CommandRequest):
     """A request that creates an array's memory, and is answered when all work submitted on it is done."""
 
@@ -41,21 +45,41 @@ class _Settle(CommandRequest):
 
 
 @trio.lowlevel.enable_ki_protection
-async def share(memory: DeviceMemory, array: DeviceArray) -> None:
+async def share(memory: DeviceMemory, array: DeviceArray, stream: object = None) -> None:
     """Make an array ready to be exported. See `Device.share`."""
     device = memory.device
     check_usable(device, array)
     array._storage.check_shareable()
+    handle = None if stream is None else _checked_stream(stream)
     await device.memory_actor.mailbox.ask(_Settle(array))
     interop = memory.shared()
     if not interop.opened:
         with host_limits("the GPU cannot be opened in this process", device=device.index, operation="interop.open"):
             await trio.to_thread.run_sync(lambda: interop.consumer)
+    while handle is not None and interop.in_order and array.size:
+        try:
+            _lend(array, handle)
+        except BufferError:
+            if device.current is not None and device.current.loss is None:
+                raise
+            await device.memory_actor.mailbox.ask(_Settle(array))  # which waits for the next generation
+        else:
+            return
+
+
+def _lend(array: DeviceArray, stream: int) -> int:
+    """Export an array for as long as it or a view of it lasts, in order with a stream. Returns its address."""
+    storage = array._storage
+    address, use = storage.memory.shared().export(array, stream, owned=False)
+    uses = storage.uses = storage.uses or {}
+    if uses.setdefault(stream, use) is not use:  # one is enough for each stream
+        use.release()
+    return address
 
 
 def give_dlpack(
     array: DeviceArray,
-    stream: int | None,
+    stream: object,
     max_version: tuple[int, int] | None,
     dl_device: tuple[int, int] | None,
     copy: bool | None,
@@ -83,33 +107,32 @@ def _nothing() -> None:
 def _checked_stream(stream: object) -> int:
     if stream is None:
         return LEGACY_STREAM
-    if isinstance(stream, bool) or not isinstance(stream, int) or stream == 0 or stream < NO_ORDER:
+    given, handle = stream, stream
+    if hasattr(type(stream), "__cuda_stream__"):
+        told: object = stream.__cuda_stream__()  # type: ignore[attr-defined]
+        handle = told[1] if isinstance(told, tuple) and len(told) == _PROTOCOL_LENGTH else None
+        if handle == 0 and not isinstance(handle, bool):
+            return LEGACY_STREAM
+    if isinstance(handle, bool) or not isinstance(handle, int) or handle == 0 or handle < NO_ORDER:
         raise InvalidArgument(
-            f"a stream is -1 for no order, 1 for the default stream, 2 for that of the thread, or a handle, "
-            f"not {shown(stream)}"
+            f"a stream is -1 for no order, 1 for the default stream, 2 for that of the thread, a handle, or an object "
+            f"whose `__cuda_stream__` returns a version and a handle, not {shown(given)}"
         )
-    return stream
+    return handle
 
 
 def array_interface(array: DeviceArray) -> dict[str, Any]:
     """Return the dictionary of `DeviceArray.__cuda_array_interface__`."""
     memory = array._storage.memory
-    if memory.device.backend == "sim" and (memory.interop is None or not memory.interop._cuda):
+    if memory.device.backend == "sim" and (memory.interop is None or not memory.interop.in_order):
         raise AttributeError("memory of the simulator is not CUDA memory: use np.from_dlpack(array)")
     if is_of_ml_dtypes(array.dtype):
         raise AttributeError(f"the interface does not support {array.dtype.name}: use DLPack")
-    address, storage = 0, array._storage
-    if array.size:
-        address, use = memory.shared().export(array, LEGACY_STREAM, owned=False)
-        # One use is enough, and it must last: a consumer keeps the array, not this dictionary.
-        if storage.use is None:
-            storage.use = use
-        else:
-            use.release()
     return {
         "shape": array.shape,
         "typestr": array.dtype.str,
-        "data": (address, False),
+        # A consumer keeps the array, not this dictionary.
+        "data": (_lend(array, LEGACY_STREAM) if array.size else 0, False),
         "strides": None if array.contiguous else array.strides,
         "version": 3,
         "stream": LEGACY_STREAM,

@@ -264,7 +264,7 @@ class Device(DeviceAccess, Twin):
         result: DeviceArray = self._wait(self._awaited.to_device, source)
         return result
 
-    def share(self, array: AnyArray) -> DeviceArray:
+    def share(self, array: AnyArray, *, stream: object = None) -> DeviceArray:
         """Make an array ready for another library of this process, and return it: `torch.from_dlpack(...)`.
 
         The `array` is of this device, of any shape and dtype, and the same object is returned. Waits until its memory
@@ -272,11 +272,17 @@ class Device(DeviceAccess, Twin):
         that was waited for has written, and that no other command uses, needs no `share`. The first call on a device
         makes a context in this process too (``cuDevicePrimaryCtxRetain``), which other libraries then use.
 
-        Raises `InvalidArgument` for an array of another device or one that was freed, `StaleArray` for one that is torn
-        or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the context is lost meanwhile, and
-        `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU.
+        With a `stream` of this process, all further commands on the array and that stream's work run in order, as long
+        as the array or a view of it exists: for a library that takes arrays by ``__cuda_array_interface__``, which
+        cannot name a stream. It is an object that has ``__cuda_stream__``, or a number as `DeviceArray.__dlpack__`
+        takes it. The simulator has no streams, and takes no notice of it.
+
+        Raises `InvalidArgument` for an array of another device, one that was freed, and what is no stream; `StaleArray`
+        for an array that is torn or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the
+        context is lost meanwhile, `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU, and
+        `BufferError` if the device is in order with too many streams.
         """
-        result: DeviceArray = self._wait(self._awaited.share, array)
+        result: DeviceArray = self._wait(self._awaited.share, array, stream=stream)
         return result
 
     def pinned_empty(
