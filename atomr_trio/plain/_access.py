@@ -240,11 +240,12 @@ class _Opened(Twin):
         """Await a `verb` in a task of asyncio, without blocking its loop: ``await dev.in_asyncio(x.to_host)``.
 
         `verb` is a method of an object of this device, which is given the `arguments` and `keywords`. It may be `run`,
-        for an async function that uses the awaited face. Cancelling the task of asyncio cancels the verb, and is over
+        for an async function that uses the awaited face; `on` or `launch` of a declared kernel, with this device; and
+        Python's `next`, for an iterator of this device. Cancelling the task of asyncio cancels the verb, and is over
         when the verb is.
 
-        Raises what the verb raises; `InvalidArgument` for anything but such a method; `OutsideRun` where no loop of
-        asyncio runs.
+        Raises what the verb raises; `InvalidArgument` for anything but such a method; `StopAsyncIteration` at the end
+        of an iterator; `OutsideRun` where no loop of asyncio runs.
         """
         result: Result = await awaited_in_asyncio(
             self._session, verb, arguments, keywords, {_Opened.run: _awaited_here}

@@ -20,6 +20,10 @@ from support import chosen_backend
 SOURCE = 'extern "C" __global__ void spin(volatile int *x) { while (*x == 0); }'
 
 
+@atomr_trio.kernel("x[threadIdx.x] += a;")
+def add(a: np.int32, x: atomr_trio.Writes[np.int32]) -> None: ...
+
+
 @pytest.fixture(scope="module")
 def dev() -> Iterator[plain.Device]:
     with atomr_trio.start(0, backend=chosen_backend()) as device:
@@ -111,3 +115,119 @@ def test_a_handler_of_a_signal_that_does_not_wake_the_loop_cancels_a_verb(dev):
 
     asyncio.run(main())
     assert dev.zeros(2).tolist() == [0, 0]
+
+
+# ----------------------------------------------------------------------------------------- what may be given, and not
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_declared_kernel_is_awaited(dev, by_name):
+    async def main() -> Any:
+        x = dev.zeros(3, np.int32)
+        first = {"dev": dev} if by_name else {}
+        kernel = await dev.in_asyncio(add.on, *(() if by_name else (dev,)), **first)
+        assert type(kernel) is plain.Kernel
+        assert kernel is add.on(dev)
+        await dev.in_asyncio(kernel.launch, 1, 3, 5, x)
+        await dev.in_asyncio(add.launch, dev, 1, 3, 2, x)
+        return await dev.in_asyncio(x.to_host)
+
+    assert asyncio.run(main()).tolist() == [7, 7, 7]
+
+
+def test_the_next_event_is_awaited_and_a_time_limit_ends_the_wait(dev):
+    async def main() -> type:
+        with dev.events() as events:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await dev.in_asyncio(next, events)
+            watching = asyncio.ensure_future(dev.in_asyncio(next, events, None))
+            await dev.in_asyncio(dev.restart, "a test")
+            return type(await watching)
+
+    assert asyncio.run(main()) is atomr_trio.ContextWasLost
+
+
+@pytest.mark.parametrize("default", [(), (None,)], ids=["no default", "default"])
+def test_an_iterator_that_ends_gives_the_default_or_raises(dev, default):
+    async def main() -> Any:
+        return await dev.in_asyncio(next, iter(atomr_trio.retry(dev)), *default)
+
+    async def ended() -> Any:
+        attempts = iter(atomr_trio.retry(dev))
+        with await dev.in_asyncio(next, attempts):
+            pass
+        return await dev.in_asyncio(next, attempts, *default)
+
+    assert type(asyncio.run(main())) is plain.Attempt
+    if default:
+        assert asyncio.run(ended()) is None
+    else:
+        with pytest.raises(StopAsyncIteration):
+            asyncio.run(ended())
+
+
+async def _alone(dev: Any) -> None:
+    await dev.compute_lane.synchronize()
+
+
+class _WithAsyncMethod:
+    async def method(self) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("given", "message", "advice"),
+    [
+        (lambda dev: [dev.zeros(2).to_host()], r"no result of one: array\(\[0", "`in_asyncio(x.to_host)` instead of"),
+        (lambda dev: [_alone, dev], "_alone is an async function", "`in_asyncio(dev.run, function, dev)`"),
+        (
+            lambda dev: [_WithAsyncMethod().method],
+            "method is an async function",
+            "`in_asyncio(dev.run, function, dev)`",
+        ),
+        (lambda dev: [_alone(dev)], "_alone was called already", "`dev.in_asyncio(dev.run, _alone, ...)`"),
+        (lambda dev: [next, iter([])], "and next is none", "`asyncio.to_thread(function, ...)`"),
+        (lambda dev: [lambda: dev.zeros(2).to_host()], "<lambda> is none", "`asyncio.to_thread(function, ...)`"),
+        (
+            lambda dev: [dev.zeros(2).tolist],
+            "tolist of DeviceArray has no awaited form",
+            "`asyncio.to_thread(verb, ...)`",
+        ),
+        (lambda dev: [dev.events().__next__], "__next__ of Subscription has no", "`dev.in_asyncio(next, iterator)`"),
+        (
+            lambda dev: [dev.batch],
+            "batch waits for nothing, and returns a Batch",
+            "`dev.in_asyncio(dev.run, function, dev)`",
+        ),
+        (lambda dev: [dev.events], "events waits for nothing", "`with dev.events(...) as events:`"),
+        (lambda dev: [add.on], "on\\(\\) missing 1 required positional argument: 'dev'", None),
+    ],
+)
+def test_what_is_refused_says_what_to_write(dev, given, message, advice):
+    async def main() -> None:
+        await dev.in_asyncio(*given(dev))
+
+    with pytest.raises((InvalidArgument, TypeError), match=message) as raised:
+        asyncio.run(main())
+    if advice is not None:
+        assert advice in raised.value.advice
+
+
+def test_the_advice_for_an_async_function_works(dev):
+    async def main() -> None:
+        await dev.in_asyncio(dev.run, _alone, dev)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "verb", [lambda other: [other.trim], lambda other: [add.on, other], lambda other: [next, other.events()]]
+)
+def test_what_belongs_to_another_device_is_refused(dev, verb):
+    async def main(other: plain.Device) -> None:
+        await dev.in_asyncio(*verb(other))
+
+    with atomr_trio.start(0, backend=chosen_backend()) as other:
+        with pytest.raises(InvalidArgument, match="an object of another `start`") as raised:
+            asyncio.run(main(other))
+        assert "`in_asyncio` of the device" in (raised.value.advice or "")
