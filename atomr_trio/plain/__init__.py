@@ -6,6 +6,7 @@ forms. The classes have the names of those of `atomr_trio`, and are made from th
 - ``_turn``: verbs that only enqueue run in the caller's thread, with the turn of the run;
 - ``_interrupts``: Ctrl-C, never in the middle of such a verb;
 - ``_loop``: the run, blocking calls, and the end of all that, however it comes;
+- ``_errors``: what an error becomes on its way out;
 - ``_twins``: the objects of the two faces, back and forth;
 - ``_access``: what only the blocking face has; ``_asyncio``: its bridge to asyncio;
 - ``_faces``: the classes.

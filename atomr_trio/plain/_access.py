@@ -15,6 +15,7 @@ import trio
 from .._values.errors import InvalidArgument
 from .._values.util import shown
 from ._asyncio import awaited_in_asyncio
+from ._errors import drop_frames, prepare
 from ._twins import Twin, bare
 
 if TYPE_CHECKING:
@@ -247,9 +248,12 @@ class _Opened(Twin):
         Raises what the verb raises; `InvalidArgument` for anything but such a method; `StopAsyncIteration` at the end
         of an iterator; `OutsideRun` where no loop of asyncio runs.
         """
-        result: Result = await awaited_in_asyncio(
-            self._session, verb, arguments, keywords, {_Opened.run: _awaited_here}
-        )
+        own: dict[object, Callable[..., Any]] = {_Opened.run: _awaited_here}
+        try:
+            result: Result = await awaited_in_asyncio(self._session, verb, arguments, keywords, own)
+        except Exception as error:
+            drop_frames(error)
+            raise
         return result
 
 
@@ -291,7 +295,11 @@ class DeviceAccess(_Opened):
 
             return await device.capture(record_there)
 
-        graph: Graph = session.twin(session.loop.wait_asking(capture))
+        try:
+            graph: Graph = session.twin(session.loop.wait_asking(capture))
+        except Exception as error:
+            prepare(error)
+            raise
         return graph
 
 
@@ -352,7 +360,11 @@ class GroupAccess(_Opened, Sequence["Device"]):
 
             return await self._awaited.map(in_thread, given, at_once=at_once, retry=retry)
 
-        results: list[Result] = session.loop.wait(map_all, (), {})
+        try:
+            results: list[Result] = session.loop.wait(map_all, (), {})
+        except Exception as error:
+            prepare(error)
+            raise
         return results
 
 

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import GeneratorType, TracebackType
 from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 
-from .._values.errors import DeviceError
 from .._values.util import refuse_to_copy
+from ._errors import drop_frames, prepare
 from ._loop import Loop
 
 T = TypeVar("T", bound="Twin")
 
 _CONTAINERS: Final = frozenset({list, tuple})
-_AWAIT: Final = re.compile(r"\bawait (?=[\w.]+[\[(])|\basync (?=(with|for) )")
-"""What stands before a call that is awaited, where an error names one."""
 _PLAIN: Final = frozenset({int, float, bool, str, type(None)})
 """Types of most arguments that are values."""
 
@@ -98,8 +95,8 @@ class Twin:
         session = self._session
         try:
             result = session.loop.wait(verb, [bare(each) for each in arguments], _bare_values(keywords))
-        except DeviceError as error:
-            _reword(error)
+        except Exception as error:
+            prepare(error)
             raise
         return session.twin(result)
 
@@ -108,8 +105,8 @@ class Twin:
         session = self._session
         try:
             result = session.loop.at_once(verb, [bare(each) for each in arguments], _bare_values(keywords))
-        except DeviceError as error:
-            _reword(error)
+        except Exception as error:
+            prepare(error)
             raise
         return result if result is None else session.twin(result)
 
@@ -117,8 +114,8 @@ class Twin:
         """Call a function that may be called anywhere, because it neither changes the device nor waits."""
         try:
             result = verb(*[bare(each) for each in arguments], **_bare_values(keywords))
-        except DeviceError as error:
-            _reword(error)
+        except Exception as error:
+            prepare(error)
             raise
         return self._session.twin(result)
 
@@ -172,13 +169,6 @@ class Twin:
             return self._wait(self._awaited.__anext__)
         except StopAsyncIteration:
             raise StopIteration from None
-
-
-def _reword(error: DeviceError) -> None:
-    """Have an error speak of the verbs of this face: what it says to await is to be called."""
-    error.message = _AWAIT.sub("", error.message)
-    if error.advice is not None:
-        error.advice = _AWAIT.sub("", error.advice)
 
 
 class Verbs(Twin):
@@ -247,7 +237,7 @@ def begun(opening: Callable[[], AbstractAsyncContextManager[Any]], name: str) ->
     session = Session(loop)
     try:
         loop.open()
-    except DeviceError as error:
-        # The traceback of the run says nothing to a program that has none.
-        raise error.with_traceback(None) from error.__cause__
+    except Exception as error:
+        drop_frames(error)
+        raise
     return session.twin(loop.face)
