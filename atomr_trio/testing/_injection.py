@@ -12,21 +12,22 @@ from atomr_cuda.injection import FAULTS_VARIABLE, Action, Injection
 
 from .. import InvalidArgument
 from .._generation.process import WorkerProcess
+from ..plain._twins import Twin
 from ._faults import Fault
 from ._workers import generation_of
 
 if TYPE_CHECKING:
-    from .. import Device
+    from ._workers import AnyDevice
 
 
-def inject(dev: Device, function: str, action: Action, *, call: int = 1, times: float = 1) -> None:
+def inject(dev: AnyDevice, function: str, action: Action, *, call: int = 1, times: float = 1) -> None:
     """Make calls of a driver function fail, in the simulated worker in service.
 
-    `function` is the C name, for example ``"cuMemCreate"``, with or without its version. `action` is what the calls do:
-    `ReturnStatus`, `Poison`, `Hang`, `Crash`, `Exit`, `Delay` or `NoHostMemory`. It applies to `times` calls in a row
-    (`math.inf`: to all), from the `call`-th on. Calls are counted from 1, from the moment at which the worker reads
-    this. The worker reads it before every request that is sent later; earlier requests may still be making calls. It
-    does not apply to the next worker: for that, use `inject_at_start`.
+    `dev` is a device of either face. `function` is the C name, for example ``"cuMemCreate"``, with or without its
+    version. `action` is what the calls do: `ReturnStatus`, `Poison`, `Hang`, `Crash`, `Exit`, `Delay` or
+    `NoHostMemory`. It applies to `times` calls in a row (`math.inf`: to all), from the `call`-th on. Calls are counted
+    from 1, from the moment at which the worker reads this. The worker reads it before every request that is sent later;
+    earlier requests may still be making calls. It does not apply to the next worker: for that, use `inject_at_start`.
 
     Synchronous; it does not wait. Raises `InvalidArgument` for an unknown function, for numbers out of range, and on a
     GPU: use `cause` there. Raises `trio.WouldBlock` while the device is being rebuilt, and `DeviceClosed` or
@@ -40,6 +41,9 @@ def inject(dev: Device, function: str, action: Action, *, call: int = 1, times: 
             advice=f"cause a real fault with `cause(dev, Fault....)`: {', '.join(fault.name for fault in Fault)}",
         )
     injection = _injection(function, action, call, times)
+    if isinstance(dev, Twin):
+        dev._enqueue(inject, dev, function, action, call=call, times=times)
+        return
     generation_of(dev).request_faults(str(injection))
 
 

@@ -14,15 +14,19 @@ import trio
 
 from .._device.device import Device, core_of
 from .._values.errors import InvalidArgument
-from .._values.util import known
+from .._values.util import known, shown
+from ..plain._twins import Twin
 
 if TYPE_CHECKING:
+    from .. import plain
     from .._generation.generation import Generation
     from .._generation.process import WorkerProcess
 
+    AnyDevice = Device | plain.Device
 
-def worker_pid(dev: Device) -> int:
-    """Return the process number of the worker in service.
+
+def worker_pid(dev: AnyDevice) -> int:
+    """Return the process number of the worker in service. `dev` is a device of either face, as in all that follow.
 
     Raises `InvalidArgument` if `dev` is not a device, `trio.WouldBlock` while the device is being rebuilt, and
     `DeviceClosed` or `DeviceFailed` once it has ended.
@@ -30,7 +34,7 @@ def worker_pid(dev: Device) -> int:
     return generation_of(dev).process.pid
 
 
-def kill_worker(dev: Device, how: signal.Signals = signal.SIGKILL) -> None:
+def kill_worker(dev: AnyDevice, how: signal.Signals = signal.SIGKILL) -> None:
     """Send the signal `how` to the worker in service. Nothing happens if it has just ended by itself.
 
     ``SIGKILL`` and ``SIGSEGV`` end it, and the device notices at once. ``SIGSTOP`` stops it, which the device notices
@@ -40,7 +44,7 @@ def kill_worker(dev: Device, how: signal.Signals = signal.SIGKILL) -> None:
 
 
 @contextlib.contextmanager
-def hold_worker(dev: Device) -> Iterator[None]:
+def hold_worker(dev: AnyDevice) -> Iterator[None]:
     """Stop the worker in service while the block runs, without the device noticing.
 
     Requests that are sent meanwhile start but do not finish. So a test can inspect them, cancel them or lose them
@@ -61,13 +65,21 @@ def hold_worker(dev: Device) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def hold_rebuild(dev: Device) -> Iterator[None]:
+def hold_rebuild(dev: AnyDevice) -> Iterator[None]:
     """Prevent the next generation from starting while the block runs, even if a standby worker is ready.
 
     When a worker is lost in the block, the device stays in the rebuilding state until the end of the block. So a test
     can inspect the waiting requests. As always, it is decided which arrays are torn or lost, and the lost worker is
     gone. Do not close the device in the block. Raises nothing.
     """
+    if isinstance(dev, Twin):
+        held = hold_rebuild(dev.awaited)
+        dev._enqueue(held.__enter__)
+        try:
+            yield
+        finally:
+            dev._enqueue(held.__exit__, None, None, None)
+        return
     core = core_of(dev)
     core.home.check_thread()
     before, core.rebuild_held = core.rebuild_held, trio.Event()
@@ -93,13 +105,13 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
             setattr(owner, name, kept)
 
 
-def generation_of(dev: Device) -> Generation:
+def generation_of(dev: AnyDevice) -> Generation:
     """Return the generation in service. Raises as `worker_pid` does."""
+    if isinstance(dev, Twin):
+        found: Generation = dev._enqueue(generation_of, dev)
+        return found
     if not isinstance(dev, Device):
-        raise InvalidArgument(
-            f"dev is an object of {type(dev).__module__}.{type(dev).__qualname__}; it must be an atomr_trio.Device",
-            advice="for a device of `atomr_trio.start`, call it in an async function: `dev.run(function, dev)`",
-        )
+        raise InvalidArgument(f"dev is a device, not {shown(dev)}")
     core = core_of(dev)
     core.check_running()
     return known(core.current, "a device that is running has a generation")

@@ -28,9 +28,6 @@ OPEN = """
 import numpy as np, atomr_trio
 from atomr_trio import testing
 
-async def find_pid(dev):
-    return testing.worker_pid(dev)
-
 dev = atomr_trio.start(0)
 spin = dev.nvrtc.compile('extern "C" __global__ void spin(volatile int *x) { while (*x == 0); }', "spin")
 word, x = dev.zeros(1, np.int32), dev.to_device(np.arange(3))
@@ -76,7 +73,7 @@ class Kernel:
 
     def worker(self) -> int:
         """A descriptor of the worker of the device, which is readable when that has ended."""
-        return os.pidfd_open(int(self.run("print(dev.run(find_pid, dev))")[0]))
+        return os.pidfd_open(int(self.run("print(testing.worker_pid(dev))")[0]))
 
     def restart_at_once(self) -> None:
         self.manager.restart_kernel(now=True)

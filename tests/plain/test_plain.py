@@ -78,15 +78,6 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[plain.Devices]:
         yield devices
 
 
-def pids(dev: plain.Device) -> int:
-    """The process of the worker in service."""
-
-    async def pid(device: atomr_trio.Device) -> int:
-        return testing.worker_pid(device)
-
-    return dev.run(pid, dev)
-
-
 def is_there(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -779,7 +770,7 @@ def test_a_device_that_cannot_be_opened_raises_and_leaves_no_thread(monkeypatch)
 
 def test_a_device_that_nothing_refers_to_is_closed():
     dev = start()
-    loop, pid = dev._session.loop, pids(dev)
+    loop, pid = dev._session.loop, testing.worker_pid(dev)
     x = dev.zeros(3)
     del dev
     gc.collect()
@@ -810,7 +801,7 @@ def test_a_device_that_was_given_up_says_so_once():
 
 def test_leaving_the_block_by_an_exception_closes_and_raises_it():
     dev = start()
-    pid = pids(dev)
+    pid = testing.worker_pid(dev)
     with pytest.raises(KeyError, match="mine"), dev:
         raise KeyError("mine")
     assert not is_there(pid)

@@ -24,16 +24,12 @@ x = dev.to_device(np.arange(4))
 begun = threading.Event()
 
 
-async def pid(device):
-    return testing.worker_pid(device)
-
-
 async def wait():
     begun.set()
     await trio.sleep_forever()
 
 
-print(dev.run(pid, dev), flush=True)
+print(testing.worker_pid(dev), flush=True)
 """
 SECONDS = 60
 """The longest that a program may take; a program that hangs would take for ever."""
@@ -77,7 +73,7 @@ thread.start()
 thread.join()
 y = opened[0].zeros(3)
 assert y.tolist() == [0, 0, 0]
-second, run = opened[0].run(pid, opened[0]), opened[0]._session.loop.thread
+second, run = testing.worker_pid(opened[0]), opened[0]._session.loop.thread
 del y
 opened.clear()
 gc.collect()
