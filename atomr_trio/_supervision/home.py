@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
 import trio
@@ -43,12 +43,16 @@ HELD: Final[trio.lowlevel.RunVar[Callable[[], bool] | None]] = trio.lowlevel.Run
 """Set by a run that lends its turn to other threads: a function that tells whether the caller has it."""
 
 
+def _lent() -> Callable[[], bool] | None:
+    return HELD.get() if in_trio_run() else None
+
+
 def who_may_call() -> Callable[[], bool]:
     """Return a function that tells whether it is called where the current run's devices may be used.
 
     That is in the thread of the run, or, if the run lends its turn, in the thread that has it.
     """
-    return (HELD.get() if in_trio_run() else None) or this_thread()
+    return _lent() or this_thread()
 
 
 class Resident(Protocol):
@@ -75,6 +79,7 @@ class Home(trio.abc.Instrument):
         self._device = device
         self.here: Callable[[], bool] = who_may_call()
         """True if the caller is in the device's thread, or in the one that its run has lent its turn to."""
+        self._advice: Mapping[str, str] = _ADVICE if _lent() is None else _ADVICE_FOR_START
         self._thread_name = threading.current_thread().name
         self.over: bool = False
         """True once the run has ended."""
@@ -106,7 +111,7 @@ class Home(trio.abc.Instrument):
             home=home,
             device=device.index,
             generation=device.generation,
-            advice=_ADVICE.get(caller, _HAVE_IT_CALLED),
+            advice=self._advice[caller],
         )
 
     def enter(self) -> None:
@@ -134,11 +139,23 @@ _PLACES = {
     "another thread": "the call came from thread {thread!r}",
     "no task": "the call did not come from a trio task",
 }
-_ADVICE = {
+_ADVICE: Final = {
     "another trio run": f"open a device inside this run, or {_HAVE_IT_CALLED}",
     "asyncio": "await it in a trio task, or under asyncio by `asyncio.to_thread(trio.from_thread.run, verb, ..., "
     "trio_token=token)`; `token` is what `trio.lowlevel.current_trio_token()` returns in the device's run",
+    "another thread": _HAVE_IT_CALLED,
+    "no task": _HAVE_IT_CALLED,
 }
+_CALL_IT: Final = "call the blocking verb, `x.to_host()` instead of `await x.awaited.to_host()`"
+_ADVICE_FOR_START: Final = {
+    "another trio run": "the device is one of `atomr_trio.start`: call the blocking verb in a thread, "
+    "`await trio.to_thread.run_sync(x.to_host)`",
+    "asyncio": "the device is one of `atomr_trio.start`: `await dev.in_asyncio(x.to_host)` instead of "
+    "`await x.awaited.to_host()`, or call the blocking verb",
+    "another thread": f"the device is one of `atomr_trio.start`: {_CALL_IT}",
+    "no task": f"the device is one of `atomr_trio.start`: {_CALL_IT}",
+}
+"""For a run that lends its turn: its device has a blocking face."""
 
 
 def _caller(here: bool) -> str:

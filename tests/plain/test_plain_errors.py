@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+import trio
 
 import atomr_trio
 from atomr_trio import InvalidArgument, OutsideRun, plain
@@ -131,3 +133,24 @@ def test_the_advice_of_a_call_in_the_wrong_place_speaks_of_await(dev):
     error = OutsideRun("it must `await x.to_host()`", advice="write `async with open_device()`")
     _errors.prepare(error)
     assert (error.message, error.advice) == ("it must `await x.to_host()`", "write `async with open_device()`")
+
+
+AWAITED_ELSEWHERE: dict[str, tuple[Callable[[Any], object], str]] = {
+    "asyncio": (asyncio.run, "`await dev.in_asyncio(x.to_host)` instead of"),
+    "another trio run": (lambda coroutine: trio.run(lambda: coroutine), "`await trio.to_thread.run_sync(x.to_host)`"),
+    "another thread": (lambda coroutine: coroutine.send(None), "call the blocking verb, `x.to_host()`"),
+}
+
+
+@pytest.mark.parametrize("caller", AWAITED_ELSEWHERE)
+def test_an_awaited_verb_in_the_wrong_place_is_told_of_the_blocking_face(dev, caller):
+    run, advice = AWAITED_ELSEWHERE[caller]
+    x = dev.zeros(3)
+    with pytest.raises(OutsideRun) as raised:
+        run(x.awaited.to_host())
+    assert raised.value.caller == caller
+    assert advice in (raised.value.advice or "")
+    assert "from_thread" not in (raised.value.advice or "")
+    if caller == "another thread":
+        with pytest.raises(OutsideRun, match=r"instead of `await x\.awaited"):
+            dev.awaited.zeros(3)
