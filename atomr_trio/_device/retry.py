@@ -33,6 +33,10 @@ from .._values.util import NoPublicConstructor, shown
 from .device import Device
 from .group import Devices
 
+GIVE_THE_GROUP: Final = (
+    "write `retry(dev)` for one device, and for several `retry(devices)` with the group that `open_devices` or "
+    "`start_devices` has made, itself: neither a list of its devices nor each of them"
+)
 _FOLLOWS: Final = (StaleArray, StaleKernel, WorldLost)
 """What the arrays and the kernels of a lost generation lead to."""
 _BYTE: Final = np.dtype(np.uint8)
@@ -230,7 +234,7 @@ def _cores_of(dev: object) -> Sequence[DeviceCore]:
         return (dev._core,)
     if isinstance(dev, Devices):
         return tuple(each._core for each in dev)
-    raise InvalidArgument(f"dev is a device, or the devices of a group, not {shown(dev)}")
+    raise InvalidArgument(f"dev is a device, or the devices of a group, not {shown(dev)}", advice=GIVE_THE_GROUP)
 
 
 def _wholes_of(saving: object, cores: Sequence[DeviceCore]) -> list[DeviceArray]:

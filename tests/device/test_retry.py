@@ -513,6 +513,16 @@ def test_what_is_no_device_is_refused():
         retry(7)  # type: ignore[call-overload]
 
 
+async def test_devices_that_are_no_group_are_refused_with_what_to_write(dev):
+    for given, message in (
+        (([dev],), "dev is a device, or the devices of a group"),
+        ((dev, dev), "one group, and got 2"),
+    ):
+        with pytest.raises(InvalidArgument, match=message) as raised:
+            atomr_trio.retry(*given)
+        assert "`retry(devices)` with the group" in (raised.value.advice or "")
+
+
 async def test_attempts_are_entered_once_and_one_after_the_other(dev):
     attempts = retry(dev)
     assert aiter(attempts) is attempts
