@@ -414,3 +414,26 @@ async def test_what_is_no_device_and_no_declaration_is_refused(dev):
         saxpy.on(7)  # type: ignore[arg-type]
     with pytest.raises(InvalidArgument, match=r"declared by atomr_trio\.kernel, not 'saxpy'"):
         await dev.nvrtc.kernel("saxpy")
+
+
+@atomr_trio.kernel("")
+def nothing() -> None: ...
+
+
+def test_the_grid_is_that_of_a_kernel_and_needs_no_device():
+    assert [nothing.grid_for(n, 128) for n in (0, 1, 128, 129, 1_000_000)] == [1, 1, 1, 2, 7813]
+    assert nothing.grid_for((100, 33), (32, 8)) == (4, 5)
+    for n, block, message in (
+        (10, 1025, "block.x is 1025"),
+        (10, (64, 32), "2048 threads; a device takes at most 1024"),
+        ((1, 65536), 1, "grid.y is 65536"),
+        (-1, 32, "n is a number of elements"),
+    ):
+        with pytest.raises(InvalidArgument, match=message):
+            nothing.grid_for(n, block)
+
+
+async def test_the_limits_of_a_grid_hold_for_this_device(open_test_device):
+    async with open_test_device() as dev:
+        for n, block in (((2**31 - 1, 65535, 65535), 1), (1000, 1024), ((5, 6, 7), (2, 2, 64))):
+            assert nothing.grid_for(n, block) == (await nothing.on(dev)).grid_for(n, block)

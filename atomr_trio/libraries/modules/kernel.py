@@ -38,6 +38,8 @@ _RECORD_FIELDS = NUMBERED_HEADER.format + "Q24sI4x"
 _SIX = struct.Struct("<6I")
 _MOST_CHECKED = 1024
 _LARGEST_CLUSTER = 16
+_BLOCK_ANYWHERE, _THREADS_ANYWHERE, _GRID_ANYWHERE = (1024, 1024, 64), 1024, (2**31 - 1, 65535, 65535)
+"""The limits of a block and of a grid that CUDA has for every compute capability."""
 _ADDRESSES = (ParameterKind.POINTER, ParameterKind.POINTER_OR_INTEGER)
 _INTEGERS = (int, np.integer)
 _CLUSTER_CAPABILITY = _PROGRAMMATIC_CAPABILITY = (9, 0)
@@ -590,13 +592,7 @@ class Kernel(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a block that the kernel cannot have, and for more blocks than the device takes.
         """
-        threads, most = self._check_block(block), self._module._device.info.max_grid
-        flat = not isinstance(n, Sequence)
-        lengths = _lengths(n)
-        each = (math.prod(threads),) if flat else threads
-        grid = tuple(max(1, -(-length // size)) for length, size in zip(lengths, each, strict=False))
-        _three("grid", grid, most, "blocks")
-        return grid[0] if flat else grid
+        return grid_of(n, self._check_block(block), self._module._device.info.max_grid)
 
 
 @final
@@ -834,6 +830,26 @@ def _check_divides(cluster: tuple[int, ...], blocks: Sequence[int]) -> None:
     for axis, size, length in zip("xyz", cluster, blocks, strict=True):
         if length % size:
             raise InvalidArgument(f"grid.{axis} is {length}, which is not a multiple of the {size} blocks of a cluster")
+
+
+def grid_of(n: Dimensions, threads: tuple[int, int, int], most: tuple[int, int, int]) -> int | tuple[int, ...]:
+    """Return the grid for `n` elements, see `Kernel.grid_for`; `most` are the blocks that the device takes."""
+    flat = not isinstance(n, Sequence)
+    lengths = _lengths(n)
+    each = (math.prod(threads),) if flat else threads
+    grid = tuple(max(1, -(-length // size)) for length, size in zip(lengths, each, strict=False))
+    _three("grid", grid, most, "blocks")
+    return grid[0] if flat else grid
+
+
+def grid_on_any_device(n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
+    """Return the grid for `n` elements, with the limits that all devices have, see `DeclaredKernel.grid_for`."""
+    threads = _three("block", block, _BLOCK_ANYWHERE, "threads")
+    if math.prod(threads) > _THREADS_ANYWHERE:
+        raise InvalidArgument(
+            f"block {threads} has {math.prod(threads)} threads; a device takes at most {_THREADS_ANYWHERE}"
+        )
+    return grid_of(n, threads, _GRID_ANYWHERE)
 
 
 def _lengths(n: Dimensions) -> tuple[int, ...]:

@@ -207,6 +207,16 @@ class DeclaredKernel:
         made.launch(grid, block, *arguments, **options)
         return None
 
+    def grid_for(self, n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
+        """Return the grid with a thread for each of `n` elements, as `Kernel.grid_for` does. It needs no device.
+
+        Raises `InvalidArgument` for a block and a grid that no device takes. What this kernel or one device takes
+        beyond that is checked by the launch.
+        """
+        from ..modules.kernel import grid_on_any_device
+
+        return grid_on_any_device(n, block)
+
     # --- the text -----------------------------------------------------------------------------------------------------
 
     @property
