@@ -243,7 +243,7 @@ OF_NO_DEVICE = (
     *("DeviceSnapshot", "LeastLoaded", "MostFree", "Placement", "RoundRobin"),
     *("Devices.world", "PremultipliedSum", "Sharded", "World", "premultiplied_sum"),  # tests/libraries/nccl has these
     *("RestartPolicy", "compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "link"),
-    *("kernel", "testing.FaultSigns", "testing.WorkerPool"),
+    *("DeclaredKernel.grid_for", "kernel", "testing.FaultSigns", "testing.WorkerPool"),
 )
 """Functions, and classes of values, that know no device."""
 
