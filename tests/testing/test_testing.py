@@ -673,16 +673,3 @@ async def test_what_a_call_leaves_behind_is_named(monkeypatch, pooled):
 
             with trio.fail_after(DEADLINE), pytest.raises(AssertionError, match=f"nothing may be left .*{words}"):
                 await check_actor(pooled, call)
-
-
-def test_a_blocking_device_is_refused_with_the_way_to_the_awaited_one(backend):
-    with start(backend=backend) as dev:
-        with pytest.raises(InvalidArgument, match=r"dev is an object of atomr_trio\.plain\.Device") as refused:
-            kill_worker(dev)
-        assert "dev.run(function, dev)" in str(refused.value)
-
-        async def lose(dev):
-            kill_worker(dev)
-
-        dev.run(lose, dev)
-        assert dev.wait_generation(after=1) == 2
