@@ -13,8 +13,8 @@ import contextlib
 import logging
 import math
 import os
-from collections.abc import AsyncIterator, Generator, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 
@@ -38,6 +38,9 @@ _EVENTS = 1000
 
 _COLLECTING = logging.INFO - 1
 """The level of the devices' log while it is collected; no test would choose it."""
+
+_AWAITED = ("gpu_device", "devices")
+"""The fixtures of async tests."""
 
 _losses: pytest.StashKey[list[str]] = pytest.StashKey()
 _summary: pytest.StashKey[list[str]] = pytest.StashKey()
@@ -119,7 +122,14 @@ def _wanted_gpus(item: Any) -> int | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that is marked with more GPUs than there are."""
+    """Skip a test that is marked with more GPUs than there are, and refuse one that cannot have its fixtures.
+
+    It is refused before any fixture is set up: where one fails in pytest-trio's hands, pytest keeps finalizers of it,
+    and every later test that asks for it fails too.
+    """
+    for name in _ours(item):
+        if name in _AWAITED and not _is_run_by_trio(item):
+            _refuse_awaited(name)
     wanted = _wanted_gpus(item)
     if wanted is not None:
         count = _count_once(item.config)
@@ -266,16 +276,48 @@ def _collected_output(item: pytest.Item) -> Iterator[None]:
             item.add_report_section("call", "gpu output", "\n".join(lines))
 
 
+def _ours(item: pytest.Item) -> list[str]:
+    """Return the fixtures of this file that a test asks for, itself or through other fixtures, by name."""
+    known = getattr(getattr(item, "_fixtureinfo", None), "name2fixturedefs", {})
+    asked: list[str] = getattr(item, "fixturenames", [])
+    return [name for name in asked if _leads_here(name, known.get(name, ()))]
+
+
+def _leads_here(name: str, definitions: Sequence[pytest.FixtureDef[Any]]) -> bool:
+    """Return whether a fixture is that of this file, or a user's of the same name that asks for it."""
+    for definition in reversed(definitions):
+        if definition.func.__module__ == __name__:
+            return True
+        if name not in definition.argnames:
+            break
+    return False
+
+
+def _is_run_by_trio(item: pytest.Item) -> bool:
+    plugins = item.config.pluginmanager
+    installed = plugins.has_plugin("trio") or plugins.has_plugin("pytest_trio.plugin")
+    return installed and item.get_closest_marker("trio") is not None
+
+
+def _refuse_awaited(name: str) -> NoReturn:
+    pytest.fail(
+        f"{name} is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = true in pytest's "
+        "settings, or mark the test with @pytest.mark.trio",
+        pytrace=False,
+    )
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-trio, whose error helps less
 def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.FixtureRequest) -> None:
-    """Refuse a `gpu_device`, and `devices`, in a test that is not an async test of pytest-trio."""
-    ours = fixturedef.argname in ("gpu_device", "devices") and fixturedef.func.__module__ == __name__
-    if ours and request.node.get_closest_marker("trio") is None:
-        pytest.fail(
-            f"{fixturedef.argname} is for async tests that pytest-trio runs: install pytest-trio, and set trio_mode = "
-            "true in pytest's settings, or mark the test with @pytest.mark.trio",
-            pytrace=False,
-        )
+    """Refuse what `pytest_runtest_setup` could not see: a test without async that asks by `request.getfixturevalue`."""
+    ours = fixturedef.argname in _AWAITED and fixturedef.func.__module__ == __name__
+    if ours and not _is_run_by_trio(request.node):
+        try:
+            _refuse_awaited(fixturedef.argname)
+        except pytest.fail.Exception as refused:
+            # As pytest does when a fixture fails: without it the fixture would be broken for the tests that follow.
+            fixturedef.cached_result = (None, fixturedef.cache_key(request), (refused, refused.__traceback__))
+            raise
 
 
 # --- reports -----------------------------------------------------------------------------------------------------

@@ -270,6 +270,108 @@ def test_not_async(gpu_device):
     assert "gpu_device is for async tests that pytest-trio runs" in failures(result)["test_not_async"]
 
 
+WRONG_AND_RIGHT = (
+    HEADER
+    + """
+from hypothesis import HealthCheck, given, settings, strategies
+
+few = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=2, database=None)
+
+@pytest.fixture
+def through_a_fixture(gpu_device):
+    return gpu_device
+
+@pytest.fixture
+async def through_two(through_a_fixture, devices):
+    return devices
+
+def test_wrong(gpu_device): raise AssertionError
+async def test_right(gpu_device): assert gpu_device.generation == 1
+def test_wrong_group(devices): raise AssertionError
+async def test_right_group(devices): assert devices[0].generation == 1
+def test_wrong_through_a_fixture(through_a_fixture): raise AssertionError
+async def test_right_through_a_fixture(through_a_fixture): assert through_a_fixture.generation == 1
+def test_wrong_through_two(through_two): raise AssertionError
+async def test_right_through_two(through_two): assert through_two[0].generation == 1
+def test_wrong_by_request(request): request.getfixturevalue("gpu_device")
+@few
+@given(strategies.integers())
+def test_wrong_property(gpu_device, n): raise AssertionError
+@few
+@given(strategies.integers())
+async def test_right_property(gpu_device, n): assert gpu_device.generation == 1
+@pytest.mark.trio
+def test_wrong_mark(gpu_device): raise AssertionError
+
+class TestOfAClass:
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_wrong(self, n, gpu_device): raise AssertionError
+    @pytest.mark.parametrize("n", [1, 2])
+    async def test_right(self, n, gpu_device): assert gpu_device.generation == 1
+    @pytest.mark.usefixtures("devices")
+    def test_wrong_by_mark(self): raise AssertionError
+
+@pytest.mark.skip
+def test_skipped(gpu_device): raise AssertionError
+@pytest.mark.parametrize("gpu_device", [3])
+def test_right_parameter(gpu_device): assert gpu_device == 3
+async def test_right_at_the_end(gpu_device, devices): assert gpu_device.generation == devices[0].generation
+"""
+)
+
+
+def test_each_test_that_cannot_have_a_device_fails_alone_and_those_after_it_are_right(run):
+    result = run(WRONG_AND_RIGHT)
+    result.assert_outcomes(passed=9, skipped=1, errors=8, failed=2)
+    told = failures(result)
+    assert [name for name in told if "wrong" not in name] == []
+    marked = told.pop("test_wrong_mark")
+    assert "is marked trio but is not async" in marked, "as pytest-trio says"
+    for name, report in told.items():
+        fixture = "devices" if name in GROUPS else "gpu_device"
+        assert f"{fixture} is for async tests that pytest-trio runs" in report, name
+        assert "AssertionError" not in report, name
+
+
+GROUPS = ("test_wrong_group", "TestOfAClass.test_wrong_by_mark")
+
+
+def test_a_fixture_of_the_user_hides_that_of_the_plugin_or_has_it_below(run):
+    result = run(
+        """
+import pytest
+
+@pytest.fixture
+def gpu_device(): return "the user's"
+
+@pytest.fixture
+async def devices(devices): return [device.index for device in devices]
+
+def test_hidden(gpu_device): assert gpu_device == "the user's"
+def test_wrong(devices): raise AssertionError
+@pytest.mark.gpus(1)
+async def test_right(devices): assert devices == [0]
+"""
+    )
+    result.assert_outcomes(passed=2, errors=1)
+    assert "devices is for async tests that pytest-trio runs" in failures(result)["test_wrong"]
+
+
+def test_without_pytest_trio_every_test_is_told_to_install_it(run):
+    suite = """
+import pytest
+
+@pytest.mark.trio
+async def test_marked(gpu_device): raise AssertionError
+async def test_not_marked(gpu_device): raise AssertionError
+def test_nothing(): pass
+"""
+    result = run(suite, "-p", "no:trio", settings="[pytest]\nmarkers = trio: of a plugin that is not there")
+    result.assert_outcomes(passed=1, errors=2)
+    for report in failures(result).values():
+        assert "install pytest-trio" in report
+
+
 def test_a_hang_ends_by_the_limit_of_the_command_line_also_when_nobody_waits_for_it(run):
     hang_timeout = 5 if ON_GPU else 2  # to load a module may take long where many others work
     result = run(
