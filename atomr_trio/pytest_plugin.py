@@ -316,7 +316,8 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[object], request: pytest.
             _refuse_awaited(fixturedef.argname)
         except pytest.fail.Exception as refused:
             # As pytest does when a fixture fails: without it the fixture would be broken for the tests that follow.
-            fixturedef.cached_result = (None, fixturedef.cache_key(request), (refused, refused.__traceback__))
+            key = getattr(request, "param", None)
+            fixturedef.cached_result = (None, key, (refused, refused.__traceback__))
             raise
 
 
