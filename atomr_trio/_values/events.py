@@ -6,6 +6,7 @@ loses events, and is told how many. This file knows trio's memory channels and n
 Events are news, not state: after `EventsDropped` read `dev.generation` and `dev.state` instead of guessing.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
@@ -399,6 +400,14 @@ class Subscription:
 
     def _waiting(self) -> int:
         return self._receive.statistics().current_buffer_used
+
+    def _take_waiting(self) -> list[DeviceEvent]:
+        """Return the events that wait in the buffer. In any thread, and after the device's end too; never waits."""
+        taken: list[DeviceEvent] = []
+        with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                taken.append(self._receive.receive_nowait())
+        return taken
 
     def _take_dropped(self) -> EventsDropped:
         count, self._dropped = self._dropped, 0

@@ -351,7 +351,7 @@ class WorkerPools:
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """Return the counters of this moment, for each device by its index."""
-        return {index: pool.statistics() for index, pool in sorted(list(self._pools.items()))}
+        return {index: pool.statistics() for index, pool in sorted(self._pools.copy().items())}
 
     def take(self, backend: BackendName, index: int) -> WorkerProcess:
         """Return a worker process of the device with this `index`. Called by `open_devices` and `open_device`.

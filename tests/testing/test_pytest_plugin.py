@@ -526,14 +526,148 @@ def test_a_mark_that_names_no_number_of_gpus_is_refused(arguments):
 
 
 @pytest.mark.sim_only
-def test_without_a_gpu_the_error_names_the_option_that_works_here(run, monkeypatch, tmp_path):
+@pytest.mark.parametrize("first", ["async def test_first(gpu_device): pass", "def test_first(plain_gpu_device): pass"])
+def test_without_a_gpu_the_first_test_says_so_and_the_others_start_no_worker(run, monkeypatch, tmp_path, first):
     monkeypatch.setenv("ATOMR_TRIO_CUDA_PATH", str(tmp_path / "libcuda.so.1"))
-    result = run("async def test_it(gpu_device): pass", "--gpu-backend=gpu")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    others = """
+async def test_device(gpu_device): raise AssertionError
+async def test_group(devices): raise AssertionError
+def test_plain_device(plain_gpu_device): raise AssertionError
+def test_plain_group(plain_devices): raise AssertionError
+def test_nothing(): pass
+"""
+    result = run(first + others, "--gpu-backend=gpu")
+    outcomes = result.parseoutcomes()
+    assert outcomes.pop("passed") == 1
+    assert sum(outcomes.values()) == 5
     printed = result.stdout.str()
-    assert "the library 'cuda' was not found" in printed
-    assert "pytest --gpu-backend=sim" in printed
+    assert printed.count("\nthe library 'cuda' was not found") == 1, "with no more than the words of the error"
+    assert printed.count("Places looked at:") == 1
+    assert printed.count("pytest --gpu-backend=sim") == 1
     assert "open_device(0" not in printed
+    assert "Traceback" not in printed
+    told = failures(result)
+    del told["test_first"]
+    assert len(told) == 4
+    for report in told.values():
+        assert re.match(r"\nno device can be opened: \S+::test_first tells why\n", report)
+    result.stdout.re_match_lines([r"device 0 \(cuda\): 2 started, "])
+
+
+PLAIN = (
+    HEADER
+    + r"""
+def launch(device, name, *arguments):
+    device.nvrtc.compile(SOURCE, name).launch_nowait(1, 1, *arguments)
+
+
+@pytest.fixture
+def kept(plain_gpu_device):
+    x = plain_gpu_device.to_device(np.arange(5))
+    yield x
+    assert x.to_host().tolist() == [0, 1, 2, 3, 4], "the device is open as long as this fixture needs it"
+
+
+def test_scale(plain_gpu_device):
+    x = plain_gpu_device.to_device(np.arange(128, dtype=np.float32))
+    plain_gpu_device.nvrtc.compile(SOURCE, "scale").launch(1, 128, x, 2.0, 128)
+    assert x.to_host().tolist() == [2 * i for i in range(128)]
+    assert type(plain_gpu_device) is atomr_trio.plain.Device
+
+
+def test_overrun(plain_gpu_device):
+    overrun = plain_gpu_device.nvrtc.compile(SOURCE, "one_too_many")
+    overrun.launch(1, 1, plain_gpu_device.empty(1000, np.int32), 1000)
+
+
+def test_trap_and_leave(plain_gpu_device):
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+
+
+def test_trap_and_leave_with_a_fixture(plain_gpu_device, kept):
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+
+
+def test_trap_and_close(plain_gpu_device):
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+    plain_gpu_device.close()
+
+
+def test_says_and_fails(plain_gpu_device):
+    launch(plain_gpu_device, "say", 7)
+    raise ZeroDivisionError
+
+
+@pytest.mark.gpu_faults
+def test_a_fault_that_is_meant(plain_gpu_device, kept):
+    trap = plain_gpu_device.nvrtc.compile(SOURCE, "trap")
+    with pytest.raises(atomr_trio.ContextLost):
+        trap.launch(1, 1, plain_gpu_device.zeros(1, np.int32))
+
+
+@pytest.fixture
+def faulty(plain_gpu_device):
+    yield
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+
+
+def test_a_fixture_that_faults_when_it_ends(faulty):
+    pass
+
+
+def test_what_the_device_is_like(plain_gpu_device):
+    assert plain_gpu_device.generation == 1
+    plain_gpu_device.restart("the test wants to")
+    assert plain_gpu_device.statistics().restarts_left == math.inf
+    one, two = plain_gpu_device.empty(10), plain_gpu_device.empty(10)
+    assert abs(one.address - two.address) >= 2 << 20
+
+
+async def test_an_async_test_is_told_what_to_do(plain_gpu_device):
+    with pytest.raises(atomr_trio.OutsideRun, match="What to do"):
+        plain_gpu_device.to_device(np.arange(4))
+
+
+async def test_the_same_workers_serve_async_tests(gpu_device):
+    assert gpu_device.generation == 1
+
+
+@pytest.mark.gpus(1)
+def test_group(plain_devices):
+    (device,) = plain_devices
+    assert device.to_device(np.arange(3)).to_host().tolist() == [0, 1, 2]
+
+
+@pytest.mark.gpus(1)
+def test_group_faults(plain_devices):
+    launch(plain_devices[0], "trap", plain_devices[0].zeros(1, np.int32))
+"""
+)
+
+
+def test_tests_without_async_have_a_device_with_the_same_checks_and_the_same_workers(run):
+    result = run(PLAIN)
+    result.assert_outcomes(passed=7, failed=6, errors=1)
+    told = failures(result)
+    assert list(told) == [
+        "test_a_fixture_that_faults_when_it_ends",
+        "test_overrun",
+        "test_trap_and_leave",
+        "test_trap_and_leave_with_a_fixture",
+        "test_trap_and_close",
+        "test_says_and_fails",
+        "test_group_faults",
+    ]
+    assert "ContextLost: an illegal memory access" in told["test_overrun"]
+    assert re.search(r"- Captured gpu faults call -+\ngeneration 1 was lost: ", told["test_overrun"])
+    for name in ("test_trap_and_leave", "test_trap_and_leave_with_a_fixture", "test_trap_and_close"):
+        assert "the test passed, but its device did not" in told[name], name
+        assert re.search(r"was lost: .*launch fail.* \(in flight: .*launch of trap\)", told[name]), name
+    assert re.search(r"device 0: generation 1 was lost: .*launch fail", told["test_group_faults"])
+    assert "its device did not" in told["test_a_fixture_that_faults_when_it_ends"]
+    assert re.search(r"- Captured gpu output call -+\nsaid 7\n", told["test_says_and_fails"])
+    # Two processes to begin with, one more for each of six faults, and one for the restart.
+    result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, \d+ reused; devices that waited for a start: 1"])
 
 
 def test_a_number_of_simulated_devices_that_is_none_is_refused_by_its_variable(monkeypatch):
