@@ -458,6 +458,10 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         if record.losses:
             item.add_report_section("call", "gpu faults", "\n".join(record.losses))
     _fail_by(item, record.losses)
+    if record.findings:  # and the test is marked to lose contexts, and has passed
+        from ._values.findings import expect_findings
+
+        expect_findings(record.findings)
     return result
 
 
