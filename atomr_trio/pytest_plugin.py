@@ -27,8 +27,8 @@ HANG_TIMEOUT = 60.0
 """Seconds that one command may run in a test, unless ``--gpu-hang-timeout`` says otherwise."""
 
 MARKERS = (
-    "gpu_faults: the test loses the context of its gpu_device or devices on purpose, and does not fail by that alone",
-    "gpus(count): the test needs so many GPUs, which the fixture devices opens; it is skipped where there are fewer",
+    "gpu_faults: the test loses the context of its device, or of one of a group, on purpose, and does not fail by that",
+    "gpus(count): the test needs so many GPUs, which devices and plain_devices open; it is skipped with fewer",
 )
 
 _CLOSE_TIMEOUT = 5.0

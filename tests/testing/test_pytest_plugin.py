@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -204,11 +205,48 @@ def test_of_twenty_tests_the_five_that_fault_fail_each_with_its_own_words_and_co
     result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, 19 reused; devices that waited for a start: 1"])
 
 
+GUIDE = ROOT / "docs" / "guide" / "testing.md"
+
+
+def suites() -> list[str]:
+    """The programs of the guide that are tests, async ones first."""
+    return [code for code, _ in programs(GUIDE) if "gpu_device" in code]
+
+
 def test_the_example_of_the_guide_behaves_as_the_guide_says(run):
-    (example,) = [code for code, _ in programs(ROOT / "docs" / "guide" / "testing.md") if "gpu_device" in code]
-    result = run(example)
+    result = run(suites()[0])
     result.assert_outcomes(passed=2, failed=1)
     assert list(failures(result)) == ["test_square[100]"]
+
+
+def test_the_example_without_async_behaves_as_the_guide_says_without_pytest_trio_too(run):
+    _, example = suites()
+    run(example, "-p", "no:trio", settings="[pytest]").assert_outcomes(passed=2)
+
+
+@pytest.mark.sim_only
+def test_the_project_of_the_guide_is_set_up_as_the_guide_says(pytester, monkeypatch):
+    (project,) = re.findall(r"^```toml\n(.*?)^```$", GUIDE.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    settings = tomllib.loads(project)
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert settings["project"]["requires-python"] == ours["requires-python"]
+    extras = settings["project"]["optional-dependencies"]
+    asked = {name for each in extras.values() for name in re.findall(r"atomr-trio\[(\w+)\]", " ".join(each))}
+    assert asked == {"cu13", "sim"} <= set(ours["optional-dependencies"])
+    assert {"pytest", "pytest-trio"} <= set(extras["test"])
+
+    (conftest,) = [code for code, _ in programs(GUIDE) if "setdefault" in code]
+    pytester.makepyprojecttoml(project)
+    pytester.makeconftest(conftest)
+    pytester.mkdir("tests").joinpath("test_it.py").write_text(
+        "async def test_it(gpu_device): assert gpu_device.backend == 'sim'", encoding="utf-8"
+    )
+    for name, value in child_environment(**coverage_environment()).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    result = pytester.runpytest_subprocess("-p", "atomr_trio.pytest_plugin", timeout=300)
+    result.assert_outcomes(passed=1)
 
 
 def test_what_a_kernel_prints_stands_in_the_report_of_its_test_and_in_the_log_if_it_is_wanted(run):
