@@ -105,8 +105,9 @@ class ReadyPart:
         """Note that its ticket was reached."""
         self.over, self.failed = True, self._error is not None
         if self._borrowed and self._error is None:
+            give_back = self.share.path.give_back
             for block, lane in self._borrowed:
-                self.generation.order.promote(block, lane)
+                give_back(block, lane)
         self.collective.part_ended(self, self._error)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
@@ -182,11 +183,22 @@ class _Share:
         token, self.borrowed = path.token, ()
         for block in self.blocks:
             if block.fast != token:
-                first = token - path.book.index  # that of lane 0
-                borrowed = [(each, each.fast - first) for each in self.blocks if each.fast != token]
-                self.borrowed = [(each, lane) for each, lane in borrowed if 0 <= lane < MAX_LANES]
-                return path.admit(self.operands) and path.has_room(1)
+                return self._borrow()
         return True
+
+    def _borrow(self) -> bool:
+        """The same where not all blocks go the short way on this lane."""
+        path, token = self.path, self.path.token
+        first = token - path.book.index  # that of lane 0
+        others = [(block, block.fast - first) for block in self.blocks if block.fast != token]
+        self.borrowed = borrowed = [each for each in others if 0 <= each[1] < MAX_LANES]
+        if len(borrowed) == len(others):
+            for block, _ in borrowed:
+                if not path.take_over(block):
+                    break
+            else:
+                return True
+        return path.admit(self.operands) and path.has_room(1)
 
 
 @attrs.frozen
