@@ -431,6 +431,9 @@ class WorldActor:
         epoch = self._epoch
         if epoch is None or call.epoch is not epoch or not epoch.up or self._queue:
             return None
+        for core in self.cores:
+            if core.ended is not None or core.recording:
+                return None  # the general way refuses it, if it is to be refused
         return call.begin(given, heard=heard)
 
     @trio.lowlevel.enable_ki_protection

@@ -22,7 +22,7 @@ from .sharded import Sharded, shard
 
 if TYPE_CHECKING:
     from ..._generation.group import Group
-    from .collectives import Collective, Part
+    from .collectives import Part
 
 T = TypeVar("T")
 
@@ -146,15 +146,13 @@ class World(metaclass=NoPublicConstructor):
     async def _ask(self, plan: Callable[..., T], *arguments: object) -> T:
         actor = self._actor
         actor.cores[0].home.check_task()
-        found = find(plan.__name__, arguments)
-        known = None if found is None else self._memory.call(found)
-        if found is not None and known is not None and known.ready is not None:
-            self._check()
-            collective = await actor.ask_ready(known.ready, found.arrays)
+        known, arrays, found = self._memory.recall(plan.__name__, arguments)
+        if known is not None and known.ready is not None:
+            collective = await actor.ask_ready(known.ready, arrays)
             if collective is not None:
-                result: T = _result(found, collective)
+                result: T = collective.result if known.new else known.result(arrays)
                 return result
-        calls = self._calls(plan.__name__)
+        calls, found = self._calls(plan.__name__), found or find(plan.__name__, arguments)
         made = self._plan(calls, plan, arguments, found, known)
         published = calls.finish()
         if commands := published.commands:
@@ -168,16 +166,14 @@ class World(metaclass=NoPublicConstructor):
     def _begin(self, plan: Callable[..., T], *arguments: object) -> T:
         actor = self._actor
         actor.cores[0].home.check_task()
-        found = find(plan.__name__, arguments)
-        known = None if found is None else self._memory.call(found)
-        if found is not None and known is not None and known.ready is not None:
-            self._check()
-            collective = actor.begin_ready(known.ready, found.arrays, heard=False)
+        known, arrays, found = self._memory.recall(plan.__name__, arguments)
+        if known is not None and known.ready is not None:
+            collective = actor.begin_ready(known.ready, arrays, heard=False)
             if collective is not None:
                 collective.give_up()
-                result: T = _result(found, collective)
+                result: T = collective.result if known.new else known.result(arrays)
                 return result
-        calls = self._calls(plan.__name__)
+        calls, found = self._calls(plan.__name__), found or find(plan.__name__, arguments)
         made = self._plan(calls, plan, arguments, found, known)
         published = calls.finish()
         if commands := published.commands:
@@ -215,7 +211,7 @@ class World(metaclass=NoPublicConstructor):
             known = self._memory.learn(found, planned.known(), operation)
         assert known.template is not None
         calls.repeat(known.template, found.arrays)
-        result: T = found.result
+        result: T = known.result(found.arrays)
         return result
 
     def batch(self) -> WorldBatch:
@@ -530,8 +526,8 @@ class WorldBatch(metaclass=NoPublicConstructor):
         self._begun = self._left = False
         self._collected: plans.Calls | None = None
         """The calls, once one of them is not known in its place; until then they are not looked at."""
-        self._known: list[tuple[plans.Known, Found]] = []
-        """The calls that are known in their places, which are the first ones."""
+        self._arrays: list[DeviceArray] = []
+        """The arrays of the calls that are known in their places, which are the first ones."""
         self._node: Remembered | None = None
         """The last call, as one of a batch with all those before it."""
         self._learns = True
@@ -553,13 +549,11 @@ class WorldBatch(metaclass=NoPublicConstructor):
         if error is not None:
             return
         actor, node = self._world._actor, self._node
-        if self._collected is None and node is not None and node.ready is not None:
-            self._world._check()
-            given = tuple([array for _, found in self._known for array in found.arrays])
-            if await actor.ask_ready(node.ready, given) is not None:
+        if self._collected is None:
+            if node is None:
                 return
-        if self._collected is None and not self._known:
-            return
+            if node.ready is not None and await actor.ask_ready(node.ready, tuple(self._arrays)) is not None:
+                return
         calls = self._collected or self._repeated()
         calls.next()
         collective = calls.finish()
@@ -571,36 +565,48 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def _repeated(self) -> plans.Calls:
         """Return the calls that are known in their places, to which others can be added."""
         calls = self._world._calls("batch")
-        for template, found in self._known:
+        for template in () if self._node is None else self._node.templates():
             calls.next()
-            calls.repeat(template, found.arrays)
+            calls.repeat(template, ())
+        calls.collective.keep += self._arrays
         return calls
 
     def _add(self, plan: Callable[..., T], *arguments: object) -> T:
         if not self._begun or self._left:
             raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
-        world = self._world
-        world._actor.check_open()
+        world, node = self._world, self._node
+        memory, actor = world._memory, world._actor
+        if self._collected is None and actor.ended is None and actor.cores[0].home.here():
+            expected = (memory.first if node is None else node.next)()
+            if expected is not None:
+                arrays = expected.given(plan.__name__, arguments)
+                if arrays is not None:
+                    return self._go_on(expected, arrays, plan)
+        actor.check_open()
         found = find(plan.__name__, arguments)
         if found is not None and found.new:
             found = None  # the calls of a batch are remembered with their outputs
         if self._collected is None:
-            node = None if found is None else world._memory.following(self._node).get(found.key)
-            if found is not None and node is not None and node.template is not None:
-                self._known.append((node.template, found))
-                self._node = node
-                result: T = found.result
-                return result
+            following = None if found is None else memory.following(node, found)
+            if found is not None and following is not None:
+                return self._go_on(following, found.arrays, plan)
             self._collected = self._repeated()
         calls = self._collected
         calls.next()
-        known = None if found is None else world._memory.call(found)
+        known = None if found is None else memory.call(found)
         made = world._plan(calls, plan, arguments, found, known)
         if found is None:
             self._learns, self._node = False, None
         elif self._learns:
-            self._node = world._memory.follow(self._node, found, calls.collective.operation)
+            self._node = memory.follow(node, found, calls.collective.operation)
         return made
+
+    def _go_on(self, node: Remembered, arrays: tuple[DeviceArray, ...], plan: Callable[..., T]) -> T:
+        """Note that the next call is known in its place, and return its result."""
+        self._arrays += arrays
+        self._node = node
+        result: T = node.result(arrays)
+        return result
 
     def all_reduce(
         self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
@@ -711,11 +717,6 @@ class WorldBatch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument`.
         """
         self._add(plans.exchange, ((source, target),))
-
-
-def _result(found: Found, collective: Collective) -> Any:
-    """Return the result of a call that went the short way."""
-    return collective.result if found.new else found.result
 
 
 async def open_world(
