@@ -80,10 +80,9 @@ class Request:
         if not self.open:
             raise RuntimeError(f"{self!r} was settled twice")
         heard = not self.abandoned
-        kind: Outcome = _kind(result) if heard else "abandoned"
         self.state = RequestState.SETTLED
         if self._mailbox is not None:
-            self._mailbox.count(kind)
+            self._mailbox.count(_kind(result) if heard else "abandoned")
         self._outcome = result
         self.ended(delivered=heard and isinstance(result, outcome.Value))
         if self._task is not None:

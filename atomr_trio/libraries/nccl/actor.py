@@ -134,8 +134,8 @@ class WorldActor:
         """The number of the newest epoch that all members have begun."""
         self.ended: DeviceError | None = None
         """The error of every request, once the world takes none any more."""
-        self.changed: trio.Event = trio.Event()
-        """Set, and replaced, when an epoch begins or ends, or the world ends."""
+        self._changed: trio.Event | None = None
+        """What tasks wait for that wait for a change; None while there are none."""
         self._epoch: Epoch | None = None
         self._queue: collections.deque[Published] = collections.deque()
         self._work = trio.Event()
@@ -227,8 +227,15 @@ class WorldActor:
 
     def announce(self) -> None:
         """Wake every task that waits for a change."""
-        changed, self.changed = self.changed, trio.Event()
-        changed.set()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+    async def wait_changed(self) -> None:
+        """Wait until an epoch begins or ends, the world ends, or nothing waits or is under way any more."""
+        if self._changed is None:
+            self._changed = trio.Event()
+        await self._changed.wait()
 
     @property
     def idle(self) -> bool:
@@ -443,7 +450,8 @@ class WorldActor:
         collective = self.begin_ready(call, given, heard=True)
         if collective is not None:
             await self._look_for(collective)
-            await collective.wait()
+            if not collective.succeeded:
+                await collective.wait()
         return collective
 
     async def _look_for(self, collective: Collective) -> None:

@@ -288,6 +288,11 @@ class Collective(Request):
         epoch.begin_publishing(self)
 
     @property
+    def succeeded(self) -> bool:
+        """True if it was settled with its result, which was not taken yet."""
+        return isinstance(self._outcome, outcome.Value)
+
+    @property
     def reached(self) -> bool:
         """True if every part has ended without an error, as far as the counters tell."""
         return all(part.reached for part in self.parts)
@@ -299,11 +304,14 @@ class Collective(Request):
             return
         if error is not None:
             epoch.part_failed(self, part.rank, error)
-        elif all(each.over for each in self.parts):
-            epoch.collective_over(self)
-            if self.open:
-                spoiled = self.spoiled
-                self.settle(outcome.Value(self.result) if spoiled is None else outcome.Error(spoiled()))
+            return
+        for each in self.parts:
+            if not each.over:
+                return
+        epoch.collective_over(self)
+        if self.open:
+            spoiled = self.spoiled
+            self.settle(outcome.Value(self.result) if spoiled is None else outcome.Error(spoiled()))
 
     def lose(self, error: DeviceError) -> None:
         """Settle it, whose epoch has ended. What its members are still told of it does not count."""

@@ -13,6 +13,7 @@ rank has made calls of its kinds, because the first of each kind may wait for th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .plans import Known
 
 _KIND: Final = CallKind(FIRST_RUN, RUN, RUN, 0)
+_ISSUED: Final = operator.attrgetter("issued")
 
 
 class ReadyPart:
@@ -86,6 +88,12 @@ class ReadyPart:
         """The generation that it was published in."""
         return self.share.path.generation
 
+    def note_published(self) -> None:
+        """Note its place: it was the last that its generation was sent."""
+        path = self.share.path
+        self.place = path.book.index, path.book.issued
+        self.after = tuple(map(_ISSUED, path.generation.timeline.lanes))
+
     @property
     def begun(self) -> bool:
         """True if nothing delays it any more but the other members."""
@@ -105,9 +113,7 @@ class ReadyPart:
         """Note that its ticket was reached."""
         self.over, self.failed = True, self._error is not None
         if self._borrowed and self._error is None:
-            give_back = self.share.path.give_back
-            for block, lane in self._borrowed:
-                give_back(block, lane)
+            self.share.path.give_back(self._borrowed)
         self.collective.part_ended(self, self._error)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
@@ -188,16 +194,18 @@ class _Share:
 
     def _borrow(self) -> bool:
         """The same where not all blocks go the short way on this lane."""
-        path, token = self.path, self.path.token
+        path, token, borrowed, asks = self.path, self.path.token, [], False
         first = token - path.book.index  # that of lane 0
-        others = [(block, block.fast - first) for block in self.blocks if block.fast != token]
-        self.borrowed = borrowed = [each for each in others if 0 <= each[1] < MAX_LANES]
-        if len(borrowed) == len(others):
-            for block, _ in borrowed:
-                if not path.take_over(block):
-                    break
+        for block in self.blocks:
+            fast = block.fast
+            if first <= fast < first + MAX_LANES:
+                if fast != token:
+                    borrowed.append((block, fast - first))
             else:
-                return True
+                asks = True
+        self.borrowed = borrowed
+        if not asks and path.take_over(borrowed):
+            return True
         return path.admit(self.operands) and path.has_room(1)
 
 
@@ -314,28 +322,38 @@ class ReadyCall:
                     outputs.append(output)
         epoch = known(self.epoch, "it is not over")
         collective = Collective(self._operation)
-        parts: list[ReadyPart] = []
-        blocks = iter([output._block for output in outputs])
+        parts = [ReadyPart(collective, share) for share in shares]
         collective.begin(epoch, parts)
         try:
-            for share in shares:
-                part, sent = ReadyPart(collective, share), False
-                if share.new is None:
-                    sent = share.launcher(share, given, part)
-                else:
-                    block = part.output = next(blocks)
-                    sent = share.launcher(share, (*given, block), part, block)
-                if not sent:
-                    raise AssertionError(f"{share.operation} was checked, and rank {share.rank} does not take it")
-                book, lanes = share.path.book, share.path.generation.timeline.lanes
-                part.place = book.index, book.issued
-                part.after = tuple([each.issued for each in lanes])
-                parts.append(part)
+            if outputs:
+                self._send_new(given, parts, outputs)
+                collective.result = outputs[0] if self._returns_one else tuple(outputs)
+            else:
+                for part in parts:
+                    share = part.share
+                    if not share.launcher(share, given, part):
+                        raise _not_taken(share)
+            for part in parts:  # behind all of them: the workers have begun
+                part.note_published()
         finally:
             epoch.end_publishing()
-        if outputs:
-            collective.result = outputs[0] if self._returns_one else tuple(outputs)
         return collective
+
+    def _send_new(self, given: tuple[object, ...], parts: Sequence[ReadyPart], outputs: Sequence[DeviceArray]) -> None:
+        blocks = iter([output._block for output in outputs])
+        for part in parts:
+            share, sent = part.share, False
+            if share.new is None:
+                sent = share.launcher(share, given, part)
+            else:
+                block = part.output = next(blocks)
+                sent = share.launcher(share, (*given, block), part, block)
+            if not sent:
+                raise _not_taken(share)
+
+
+def _not_taken(share: _Share) -> AssertionError:
+    return AssertionError(f"{share.operation} was checked, and rank {share.rank} does not take it")
 
 
 def _words_in(output: DeviceArray, calls: Sequence[bytes]) -> dict[int, int]:

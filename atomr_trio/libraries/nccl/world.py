@@ -91,7 +91,7 @@ class World(metaclass=NoPublicConstructor):
         while actor.number <= after or not actor.epoch_up:
             if actor.ended is not None:
                 raise fresh(actor.ended)
-            await actor.changed.wait()
+            await actor.wait_changed()
         return actor.number
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class World(metaclass=NoPublicConstructor):
         try:
             await trio.lowlevel.checkpoint()
             while actor.ended is None and not actor.idle:
-                await actor.changed.wait()
+                await actor.wait_changed()
         finally:
             actor.close()
             self._words = []

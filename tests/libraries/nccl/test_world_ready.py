@@ -316,7 +316,7 @@ async def test_an_array_goes_back_to_its_lane_when_no_call_uses_it_any_more(ways
         with short_alone(ways):
             world.all_reduce_nowait(x, x, op="max")
         path = world._actor.epoch.paths(world._actor.lanes)[0][0]
-        path.give_back(block, LANE_COMPUTE)
+        path.give_back([(block, LANE_COMPUTE)])
         assert block.fast == path.token
         kill_worker(devices[1], signal.SIGCONT)
         await until(lambda: world._actor.idle)
