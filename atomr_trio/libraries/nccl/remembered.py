@@ -57,8 +57,8 @@ class Remembered:
     """A call, or the calls of a batch up to one."""
 
     __slots__ = (
-        *("__weakref__", "_at", "_fits", "_operation", "_parent", "_refs", "_verb"),
-        *("new", "next", "ready", "template", "then"),
+        *("__weakref__", "_operation", "_parent", "_refs"),
+        *("at", "fits", "new", "next", "ready", "template", "then", "verb"),
     )
 
     def __init__(self, found: Found, template: Known | None, operation: str, parent: Remembered | None = None) -> None:
@@ -69,11 +69,13 @@ class Remembered:
         """Its short way, of this epoch or an earlier one."""
         self.then: dict[Hashable, Remembered] = {}
         """The next call of a batch, by its key."""
-        self.next: Expected = _nothing
+        self.next: Expected = nothing
         """The call that came behind it last time."""
-        self._verb: str | None = str(found.key[0])
-        self._fits = _fits(found.key[1:])
-        self._at = found.at
+        self.verb: str | None = str(found.key[0])
+        """Its verb; None once one of its arrays was collected, so that no call is taken for it any more."""
+        self.fits: Fits = _fits(found.key[1:])
+        self.at: int | slice | None = found.at
+        """The place of its result among its arrays; None if it is None, or new."""
         self._operation = operation
         self._parent = parent
         self._refs: Sequence[weakref.ref[DeviceArray]] = ()
@@ -84,17 +86,9 @@ class Remembered:
         self._refs = [weakref.ref(array, drop) for array in found.arrays]
         calls[found.key] = self
 
-    def drop(self) -> None:
-        """Fit no arguments any more."""
-        self._verb = None
-
-    def given(self, verb: str, arguments: tuple[object, ...]) -> tuple[DeviceArray, ...] | None:
-        """Return the arrays among these arguments if they are those of this call, as far as a glance can tell."""
-        return self._fits(*arguments) if verb == self._verb else None
-
     def result(self, arrays: tuple[DeviceArray, ...]) -> Any:
         """Return the result, given the arrays among the arguments."""
-        return None if self._at is None else arrays[self._at]
+        return None if self.at is None else arrays[self.at]
 
     def templates(self) -> list[Known]:
         """Return what the calls up to this one come to."""
@@ -131,12 +125,14 @@ class Remembered:
         return epoch
 
 
+Fits = Callable[..., tuple[DeviceArray, ...] | None]
+"""A function of the arguments of a verb: it returns the arrays among them, or None if they are not those of a call."""
 Expected = Callable[[], Remembered | None]
 """A weak reference to the call that is expected next."""
 
 
-def _nothing() -> None:
-    return None
+def nothing() -> None:
+    """Expect no call."""
 
 
 class Memory:
@@ -146,9 +142,9 @@ class Memory:
         self._calls: dict[Hashable, Remembered] = {}
         self._batches: dict[Hashable, Remembered] = {}
         self._nodes = 0
-        self._last: Expected = _nothing
+        self._last: Expected = nothing
         """The last call, apart from those of batches."""
-        self.first: Expected = _nothing
+        self.first: Expected = nothing
         """The call with which the last batch has begun."""
 
     def recall(
@@ -156,8 +152,8 @@ class Memory:
     ) -> tuple[Remembered | None, tuple[DeviceArray, ...], Found | None]:
         """Return a call that was made before, the arrays of this one, and how it was found, if it was not expected."""
         last = self._last()
-        if last is not None and (call := last.next()) is not None:
-            given = call.given(verb, arguments)
+        if last is not None and (call := last.next()) is not None and call.verb == verb:
+            given = call.fits(*arguments)
             if given is not None:
                 self._last = last.next
                 return call, given, None
@@ -249,9 +245,6 @@ def find(verb: str, arguments: tuple[object, ...]) -> Found | None:
     return Found(tuple(key), tuple(arrays), at, output is not None and at is None)
 
 
-_Fits = Callable[..., tuple[DeviceArray, ...] | None]
-"""A function of the arguments of a verb: it returns the arrays among them, or None if they are not those of a call."""
-
 _TEXT: Final = """
 def make(ids, {values}):
     def fits({arguments}):
@@ -264,7 +257,7 @@ def make(ids, {values}):
 """
 
 
-def _fits(key: tuple[Hashable, ...]) -> _Fits:
+def _fits(key: tuple[Hashable, ...]) -> Fits:
     """Return the function for the arguments that a part of a key stands for. It holds no array."""
     kinds: list[type] = []
     values: list[object] = []
@@ -281,7 +274,7 @@ def _fits(key: tuple[Hashable, ...]) -> _Fits:
         else:
             kinds.append(object)
             values.append(each[1] if type(each) is tuple else None)
-    return cast("_Fits", _maker(tuple(kinds))(ids, *values))
+    return cast("Fits", _maker(tuple(kinds))(ids, *values))
 
 
 @functools.lru_cache
@@ -311,6 +304,6 @@ def _forget(calls: dict[Hashable, Remembered], key: Hashable, which: Expected, _
     """Forget a call, in any thread, at any time. One with others behind it in a batch may live on for a while."""
     call = which()
     if call is not None:
-        call.drop()
+        call.verb = None
         if calls.get(key) is call:
             del calls[key]

@@ -17,7 +17,7 @@ from ..._values.util import NoPublicConstructor, shown
 from . import plans
 from .actor import Environment, WorldActor, WorldDevice, check_environment
 from .arguments import Op, PremultipliedSum
-from .remembered import Found, Memory, Remembered, find
+from .remembered import Expected, Found, Memory, Remembered, find, nothing
 from .sharded import Sharded, shard
 
 if TYPE_CHECKING:
@@ -524,6 +524,10 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def __init__(self, world: World) -> None:
         self._world = world
         self._begun = self._left = False
+        self._actor = world._actor
+        self._here = world._actor.cores[0].home.here
+        self._expected: Expected = nothing
+        """The call that comes next, if it is that of last time, as long as all are known in their places."""
         self._collected: plans.Calls | None = None
         """The calls, once one of them is not known in its place; until then they are not looked at."""
         self._arrays: list[DeviceArray] = []
@@ -538,6 +542,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
             raise InvalidArgument("a batch of a world is entered once")
         self._world._check()
         self._begun = True
+        self._expected = self._world._memory.first
         await trio.lowlevel.checkpoint()
         return self
 
@@ -545,10 +550,10 @@ class WorldBatch(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Publish the calls, and wait until all members are done."""
-        self._left = True
+        self._left, self._expected = True, nothing
         if error is not None:
             return
-        actor, node = self._world._actor, self._node
+        actor, node = self._actor, self._node
         if self._collected is None:
             if node is None:
                 return
@@ -572,17 +577,16 @@ class WorldBatch(metaclass=NoPublicConstructor):
         return calls
 
     def _add(self, plan: Callable[..., T], *arguments: object) -> T:
+        expected = self._expected()
+        if expected is not None and expected.verb == plan.__name__ and self._actor.ended is None and self._here():
+            arrays = expected.fits(*arguments)
+            if arrays is not None:
+                return self._go_on(expected, arrays, plan)
         if not self._begun or self._left:
             raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
         world, node = self._world, self._node
-        memory, actor = world._memory, world._actor
-        if self._collected is None and actor.ended is None and actor.cores[0].home.here():
-            expected = (memory.first if node is None else node.next)()
-            if expected is not None:
-                arrays = expected.given(plan.__name__, arguments)
-                if arrays is not None:
-                    return self._go_on(expected, arrays, plan)
-        actor.check_open()
+        memory = world._memory
+        self._actor.check_open()
         found = find(plan.__name__, arguments)
         if found is not None and found.new:
             found = None  # the calls of a batch are remembered with their outputs
@@ -590,7 +594,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
             following = None if found is None else memory.following(node, found)
             if found is not None and following is not None:
                 return self._go_on(following, found.arrays, plan)
-            self._collected = self._repeated()
+            self._collected, self._expected = self._repeated(), nothing
         calls = self._collected
         calls.next()
         known = None if found is None else memory.call(found)
@@ -605,6 +609,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
         """Note that the next call is known in its place, and return its result."""
         self._arrays += arrays
         self._node = node
+        self._expected = node.next
         result: T = node.result(arrays)
         return result
 
