@@ -89,6 +89,15 @@ class Request:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
 
+    def finish(self) -> None:
+        """Settle with nothing to tell. A task that does not sleep yet sees that by the state, and need not wait."""
+        if self._task is not None or self._mailbox is not None or not self.open:
+            self.settle(outcome.Value(None))
+        else:
+            heard = not self.abandoned
+            self.state = RequestState.SETTLED
+            self.ended(delivered=heard)
+
     def refuse(self, error: BaseException) -> None:
         """Settle with an error that the caller raises. The error is not kept: its traceback refers to the request."""
         self.settle(outcome.Error(error))

@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import outcome
@@ -422,16 +422,16 @@ class WorldActor:
         return True
 
     @trio.lowlevel.enable_ki_protection
-    async def ask(self, collective: Published) -> Any:
+    async def ask(self, collective: Published) -> None:
         """Publish a request, or let it wait for its turn, and wait for its end."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_open()
         if self.begin_now(collective):
-            await self._look_for(collective)
+            await self._wait_for(collective)
         else:
             self._queue.append(collective)
             self._work.set()
-        return await collective.wait()
+            await collective.wait()
 
     def begin_ready(self, call: ReadyCall, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish a call by the short way; return None, with no effect, if it must go the general way."""
@@ -449,13 +449,11 @@ class WorldActor:
         await trio.lowlevel.checkpoint_if_cancelled()
         collective = self.begin_ready(call, given, heard=True)
         if collective is not None:
-            await self._look_for(collective)
-            if not collective.succeeded:
-                await collective.wait()
+            await self._wait_for(collective)
         return collective
 
-    async def _look_for(self, collective: Collective) -> None:
-        """Poll for the end of a request that was just published, as long as that is worthwhile.
+    async def _wait_for(self, collective: Collective) -> None:
+        """Wait for the end of a request that was just published, and poll for it as long as that is worthwhile.
 
         As `Settler.look` does it, for all members at once.
         """
@@ -473,7 +471,7 @@ class WorldActor:
                 before = now
                 await trio.lowlevel.checkpoint()
                 now = clock()
-                if collective.answered or now > until or _all_reached(places):
+                if not collective.open or now > until or _all_reached(places):
                     break
                 if now - before < TURN_SECONDS:
                     glances_until, reached = now + GLANCE_SECONDS, False
@@ -490,6 +488,8 @@ class WorldActor:
         finally:
             for settler, looker, lane in settlers:
                 settler.end_looking(looker, lane)
+        if collective.open or collective.answered:
+            await collective.wait()
 
     def ask_nowait(self, collective: Published) -> None:
         """Publish a request now, whose end nobody waits for. Raises `trio.WouldBlock` if it would have to wait."""

@@ -270,7 +270,7 @@ class Collective(Request):
         self.parts: Sequence[Member] = []
         """Those of the members that take part, in the order of their ranks."""
         self.result: Any = None
-        """Its value once it has succeeded."""
+        """Its new outputs, if it goes the short way."""
         self.keep: list[DeviceArray] = []
         """Its arrays, which must not be collected before it is over."""
         self.epoch: Epoch | None = None
@@ -286,11 +286,6 @@ class Collective(Request):
         self.parts, self.epoch = parts, epoch
         self.state = RequestState.STARTED
         epoch.begin_publishing(self)
-
-    @property
-    def succeeded(self) -> bool:
-        """True if it was settled with its result, which was not taken yet."""
-        return isinstance(self._outcome, outcome.Value)
 
     @property
     def reached(self) -> bool:
@@ -309,9 +304,12 @@ class Collective(Request):
             if not each.over:
                 return
         epoch.collective_over(self)
-        if self.open:
-            spoiled = self.spoiled
-            self.settle(outcome.Value(self.result) if spoiled is None else outcome.Error(spoiled()))
+        if not self.open:
+            return
+        if self.spoiled is not None:
+            self.settle(outcome.Error(self.spoiled()))
+        else:
+            self.finish()
 
     def lose(self, error: DeviceError) -> None:
         """Settle it, whose epoch has ended. What its members are still told of it does not count."""

@@ -59,7 +59,7 @@ class ReadyPart:
         self.after: tuple[int, ...] = ()
         self.over: bool = False
         self.failed: bool = False
-        self._borrowed: Sequence[tuple[Block, int]] = share.borrowed
+        self._borrowed: Sequence[tuple[Block, int]] = ()
         self._error: DeviceError | None = None
 
     @property
@@ -90,7 +90,8 @@ class ReadyPart:
 
     def note_published(self) -> None:
         """Note its place: it was the last that its generation was sent."""
-        path = self.share.path
+        share, path = self.share, self.share.path
+        self._borrowed = share.borrowed
         self.place = path.book.index, path.book.issued
         self.after = tuple(map(_ISSUED, path.generation.timeline.lanes))
 
@@ -130,7 +131,19 @@ class _Share:
     """What one member does in each of these calls, as a launch path knows it. It keeps no array alive."""
 
     __slots__ = (
-        *("__weakref__", "_key", "blocks", "changes", "core", "head", "kind", "launcher", "operands", "operation"),
+        *(
+            "__weakref__",
+            "_blocks",
+            "_key",
+            "blocks",
+            "changes",
+            "core",
+            "head",
+            "kind",
+            "launcher",
+            "operands",
+            "operation",
+        ),
         *("access", "borrowed", "new", "path", "payload", "places", "rank", "reads", "roles", "sources", "writes"),
     )
 
@@ -161,7 +174,9 @@ class _Share:
         self.changes: Mapping[int, object] = {}
         self.operands: tuple[Operand, ...] = tuple(operands)
         self.roles: Mapping[Block, Role] = dict(operands)
-        self.blocks: tuple[Block, ...] = tuple(self.roles)
+        self.blocks: tuple[Block, ...] = ()
+        """Its launcher need not look at them: `takes` has done that for all members."""
+        self._blocks = tuple(self.roles)
         self.reads: tuple[Block, ...] = tuple(block for block, role in operands if role is Role.READ)
         self.writes: tuple[Block, ...] = tuple(block for block, role in operands if role is not Role.READ)
         self.borrowed: Sequence[tuple[Block, int]] = ()
@@ -187,7 +202,7 @@ class _Share:
         if not path.here() or (path.sender.sent >= path.last_record and not path.look_again()):
             return False
         token, self.borrowed = path.token, ()
-        for block in self.blocks:
+        for block in self._blocks:
             if block.fast != token:
                 return self._borrow()
         return True
@@ -196,7 +211,7 @@ class _Share:
         """The same where not all blocks go the short way on this lane."""
         path, token, borrowed, asks = self.path, self.path.token, [], False
         first = token - path.book.index  # that of lane 0
-        for block in self.blocks:
+        for block in self._blocks:
             fast = block.fast
             if first <= fast < first + MAX_LANES:
                 if fast != token:
@@ -229,6 +244,8 @@ class ReadyCall:
         """None once that has ended."""
         self._operation = operation
         self._shares = {True: tuple(heard), False: tuple(unheard)}
+        self._spare: tuple[Collective, Sequence[ReadyPart]] | None = None
+        """The next request that a task waits for, and its parts: made while the workers do the last one."""
         self._has_new = any(share.new is not None for share in heard)
         self._returns_one = False
         """True if its result is one array, where it has new outputs."""
@@ -302,6 +319,7 @@ class ReadyCall:
         """Let go of the generations of an epoch that has ended."""
         self.epoch = None
         self._shares = {True: (), False: ()}
+        self._spare = None
 
     def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
@@ -321,8 +339,10 @@ class ReadyCall:
                         return None
                     outputs.append(output)
         epoch = known(self.epoch, "it is not over")
-        collective = Collective(self._operation)
-        parts = [ReadyPart(collective, share) for share in shares]
+        if heard and self._spare is not None:
+            (collective, parts), self._spare = self._spare, None
+        else:
+            collective, parts = self._made(shares)
         collective.begin(epoch, parts)
         try:
             if outputs:
@@ -335,9 +355,15 @@ class ReadyCall:
                         raise _not_taken(share)
             for part in parts:  # behind all of them: the workers have begun
                 part.note_published()
+            if heard:
+                self._spare = self._made(shares)
         finally:
             epoch.end_publishing()
         return collective
+
+    def _made(self, shares: Sequence[_Share]) -> tuple[Collective, Sequence[ReadyPart]]:
+        collective = Collective(self._operation)
+        return collective, [ReadyPart(collective, share) for share in shares]
 
     def _send_new(self, given: tuple[object, ...], parts: Sequence[ReadyPart], outputs: Sequence[DeviceArray]) -> None:
         blocks = iter([output._block for output in outputs])

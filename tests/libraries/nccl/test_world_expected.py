@@ -228,12 +228,14 @@ async def test_expected_calls_keep_nothing_alive() -> None:
                 world.all_reduce_nowait(x)
             await world.barrier()
             calls = [weakref.ref(each) for each in memory._calls.values()]
+            ways = [weakref.ref(each.ready) for each in memory._calls.values()]
             arrays = [weakref.ref(array) for array in y]
             assert len(calls) == 3
             assert all(call() is not None for call in calls)
             y.clear()
             assert [array() for array in arrays] == [None, None]
             assert [call() is None for call in calls] == [True, True, False]
+            assert [way() is None for way in ways] == [True, True, False]
             for _ in range(3):
                 await world.all_reduce(x, z)
             call = memory._last
