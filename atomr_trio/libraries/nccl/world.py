@@ -577,41 +577,40 @@ class WorldBatch(metaclass=NoPublicConstructor):
         return calls
 
     def _add(self, plan: Callable[..., T], *arguments: object) -> T:
-        expected = self._expected()
-        if expected is not None and expected.verb == plan.__name__ and self._actor.ended is None and self._here():
-            arrays = expected.fits(*arguments)
-            if arrays is not None:
-                return self._go_on(expected, arrays, plan)
-        if not self._begun or self._left:
-            raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
-        world, node = self._world, self._node
-        memory = world._memory
-        self._actor.check_open()
-        found = find(plan.__name__, arguments)
-        if found is not None and found.new:
-            found = None  # the calls of a batch are remembered with their outputs
-        if self._collected is None:
-            following = None if found is None else memory.following(node, found)
-            if found is not None and following is not None:
-                return self._go_on(following, found.arrays, plan)
-            self._collected, self._expected = self._repeated(), nothing
-        calls = self._collected
-        calls.next()
-        known = None if found is None else memory.call(found)
-        made = world._plan(calls, plan, arguments, found, known)
-        if found is None:
-            self._learns, self._node = False, None
-        elif self._learns:
-            self._node = memory.follow(node, found, calls.collective.operation)
-        return made
-
-    def _go_on(self, node: Remembered, arrays: tuple[DeviceArray, ...], plan: Callable[..., T]) -> T:
-        """Note that the next call is known in its place, and return its result."""
+        node, arrays = self._expected(), None
+        if node is not None and node.verb == plan.__name__ and self._actor.ended is None and self._here():
+            arrays = node.fits(*arguments)
+        if node is None or arrays is None:
+            if not self._begun or self._left:
+                raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
+            self._actor.check_open()
+            found = find(plan.__name__, arguments)
+            if found is not None and found.new:
+                found = None  # the calls of a batch are remembered with their outputs
+            node = None
+            if found is not None and self._collected is None:
+                node, arrays = self._world._memory.following(self._node, found), found.arrays
+            if node is None or arrays is None:
+                return self._collect(plan, arguments, found)
         self._arrays += arrays
         self._node = node
         self._expected = node.next
         result: T = node.result(arrays)
         return result
+
+    def _collect(self, plan: Callable[..., T], arguments: tuple[object, ...], found: Found | None) -> T:
+        """Add a call that is not known in its place."""
+        if self._collected is None:
+            self._collected, self._expected = self._repeated(), nothing
+        calls, memory = self._collected, self._world._memory
+        calls.next()
+        known = None if found is None else memory.call(found)
+        made = self._world._plan(calls, plan, arguments, found, known)
+        if found is None:
+            self._learns, self._node = False, None
+        elif self._learns:
+            self._node = memory.follow(self._node, found, calls.collective.operation)
+        return made
 
     def all_reduce(
         self, arrays: Arrays, out: Arrays | None = None, *, op: Op | PremultipliedSum = "sum"
