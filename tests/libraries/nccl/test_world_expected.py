@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import trio
 
-from atomr_trio import InvalidArgument
+from atomr_trio import DeviceClosed, InvalidArgument, OutsideRun
 from atomr_trio.libraries.nccl import remembered, world as worlds
 from support.rogue import kill_worker, next_generation
 from support.worlds import get, open_world, put
@@ -281,6 +282,63 @@ async def test_an_expected_call_in_the_next_epoch(searches: Searches) -> None:
             await next_generation(devices[1], epoch)
             await world.wait_epoch(after=epoch)
             x[1] = (await put(devices[1:], NUMBERS))[0]
+
+
+async def test_an_expected_call_is_refused_where_any_call_is(searches: Searches) -> None:
+    async with open_world(2) as (devices, world):
+        x, y = [await put(devices, NUMBERS, NUMBERS) for _ in range(2)]
+
+        async def awaited() -> None:
+            await world.all_reduce(x, y)
+
+        async def unheard() -> None:
+            world.all_reduce_nowait(x, y)
+
+        async def batched() -> None:
+            async with world.batch() as batch:
+                batch.all_reduce(x, y)
+
+        calls = awaited, unheard, batched
+        for call in calls:
+            for _ in range(5):
+                await call()
+            await world.barrier()
+
+            async def record(_: Any, call: Callable[[], Any] = call) -> None:
+                await call()
+
+            for dev in devices:
+                with pytest.raises(InvalidArgument, match="cannot be captured"):
+                    await dev.capture(record)
+
+            async def others(_: Any, call: Callable[[], Any] = call) -> None:
+                async with trio.open_nursery() as nursery:  # whose tasks are not captured
+                    nursery.start_soon(call)
+
+            with pytest.raises(InvalidArgument, match="nothing was recorded"):
+                await devices[0].capture(others)
+        await world.barrier()
+        async with world.batch() as batch:
+            with pytest.raises(OutsideRun), searches() as found:
+                await trio.to_thread.run_sync(batch.all_reduce, x, y)
+            assert found == []
+            with searches() as found:
+                batch.all_reduce(x, y)
+            assert found == []
+        assert await same(y, 2 * NUMBERS)
+        batch = world.batch()
+        async with batch:
+            batch.all_reduce(x, y)
+        for late in (batch, world.batch()):
+            with pytest.raises(InvalidArgument, match="inside of its"):
+                late.all_reduce(x, y)
+        unfinished = world.batch()
+        await unfinished.__aenter__()
+    for call in (awaited, unheard):
+        with pytest.raises((DeviceClosed, InvalidArgument), match="closed"):
+            await call()
+    with pytest.raises((DeviceClosed, InvalidArgument), match="closed"):
+        unfinished.all_reduce(x, y)
 
 
 async def test_batches_that_begin_alike(searches: Searches) -> None:
