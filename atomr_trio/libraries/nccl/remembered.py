@@ -49,7 +49,7 @@ class Found(NamedTuple):
     arrays: tuple[DeviceArray, ...]
     at: int | slice | None
     """The place of the result among the arrays; None if it is None, or new."""
-    new: bool
+    new: bool = False
     """True if its outputs are new with each call; then there is no result yet."""
 
 
@@ -214,35 +214,41 @@ class Memory:
 
 def find(verb: str, arguments: tuple[object, ...]) -> Found | None:
     """Return a key for a call, its arrays, and its result; None for a call that makes arrays, or is not simple."""
-    key: list[Hashable] = [verb]
+    key: list[Any] = [verb]
     arrays: list[DeviceArray] = []
-    output = None if verb == _PAIRS else _RESULT_AT.get(verb, 1)
-    if output is not None and output >= len(arguments):
-        return None  # a verb without outputs
-    at: int | slice | None = None
-    for place, argument in enumerate(arguments):
-        kind, begin = type(argument), len(arrays)
+    for argument in arguments:
+        kind = type(argument)
         if kind is list or kind is tuple or kind is Sharded:
+            ids = []
             for each in argument:  # type: ignore[attr-defined]
                 if type(each) is DeviceArray:
+                    ids.append(id(each))
                     arrays.append(each)
                 elif verb == _PAIRS and type(each) is tuple and [*map(type, each)] == [DeviceArray, DeviceArray]:
+                    ids += map(id, each)
                     arrays += each
                 else:
                     return None
-            key.append((*map(id, arrays[begin:]),))
-            at = slice(begin, len(arrays)) if place == output else at
+            key.append((*ids,))
         elif kind is DeviceArray:
             key.append(id(argument))
             arrays.append(argument)  # type: ignore[arg-type]
-            at = begin if place == output else at
         elif argument is None:
             key.append(None)
-        elif kind in _SIMPLE and place != output:  # nothing that takes outputs takes it
+        elif kind in _SIMPLE:
             key.append((kind, argument))  # True is equal to 1
         else:
             return None
-    return Found(tuple(key), tuple(arrays), at, output is not None and at is None)
+    if verb == _PAIRS:
+        return Found(tuple(key), tuple(arrays), None)
+    output = _RESULT_AT.get(verb, 1)
+    if output >= len(arguments) or type(arguments[output]) in _SIMPLE:
+        return None  # a verb without outputs, or what no verb takes for them
+    given = key[output + 1]
+    if given is None:
+        return Found(tuple(key), tuple(arrays), None, new=True)
+    begin = 0 if output == 0 else len(key[1]) if type(key[1]) is tuple else 1
+    return Found(tuple(key), tuple(arrays), slice(begin, begin + len(given)) if type(given) is tuple else begin)
 
 
 _TEXT: Final = """
