@@ -61,6 +61,8 @@ class _Record:
         """What is to be called at the end of the test itself, before its fixtures end."""
         self.no_device: str | None = None
         """The error of a machine that has no device to open."""
+        self.is_cut_off = False
+        """True if the user has interrupted the test: what it has started is not waited for."""
 
 
 _record: pytest.StashKey[_Record] = pytest.StashKey()
@@ -300,7 +302,8 @@ def _blocking(item: pytest.Item, name: str, opening: Callable[[], PlainFace]) ->
             def rest(*, closes: bool) -> None:
                 try:
                     with contextlib.suppress(DeviceError):  # the test has closed it, or it has failed
-                        face.run(_come_to_rest, face)
+                        if not record.is_cut_off:
+                            face.run(_come_to_rest, face)
                     if closes:
                         face.close()
                 finally:
@@ -447,6 +450,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     try:
         try:
             result = yield
+        except (KeyboardInterrupt, pytest.exit.Exception):
+            record.is_cut_off = True
+            raise
         finally:
             for end in record.ends:
                 end()

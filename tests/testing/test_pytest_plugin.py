@@ -708,6 +708,21 @@ def test_tests_without_async_have_a_device_with_the_same_checks_and_the_same_wor
     result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, \d+ reused; devices that waited for a start: 1"])
 
 
+def test_an_interrupt_does_not_wait_for_what_a_test_without_async_has_started(run):
+    result = run(
+        HEADER
+        + """
+def test_endless(plain_gpu_device):
+    spin = plain_gpu_device.nvrtc.compile(SOURCE, "spin")
+    spin.launch_nowait(1, 1, plain_gpu_device.zeros(1, np.int32))
+    raise KeyboardInterrupt
+""",
+        "--gpu-hang-timeout=200",
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.duration < 100
+
+
 def test_a_number_of_simulated_devices_that_is_none_is_refused_by_its_variable(monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "many")
     with pytest.raises(pytest.UsageError, match="ATOMR_TRIO_SIM_DEVICES is 'many'"):
