@@ -322,14 +322,14 @@ def _blocking(item: pytest.Item, name: str, opening: Callable[[], PlainFace]) ->
 
 @contextlib.contextmanager
 def _own_advice(item: pytest.Item) -> Iterator[None]:
-    """Have an error that advises the simulator name the option of pytest. No device can be opened then in a session."""
+    """Have an error that advises the simulator name the option of pytest, and note that the machine has no device."""
     from . import DeviceError
     from ._wire.machine import IN_PYTHON
 
     try:
         yield
     except DeviceError as error:
-        if error.advice is not None:
+        if error.advice is not None and IN_PYTHON in error.advice:
             error.advice = error.advice.replace(IN_PYTHON, "pytest --gpu-backend=sim")
             _record_of(item).no_device = str(error)
             item.config.stash.setdefault(_without, item.nodeid)

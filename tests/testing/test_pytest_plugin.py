@@ -708,6 +708,28 @@ def test_tests_without_async_have_a_device_with_the_same_checks_and_the_same_wor
     result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, \d+ reused; devices that waited for a start: 1"])
 
 
+@pytest.mark.sim_only
+def test_a_device_that_cannot_be_opened_for_another_reason_fails_its_test_alone(run):
+    result = run(
+        """
+import pytest
+
+@pytest.fixture
+def full(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "cuDevicePrimaryCtxRetain:2:1")
+
+def test_wrong(full, plain_gpu_device): raise AssertionError
+async def test_wrong_too(full, gpu_device): raise AssertionError
+async def test_right(gpu_device): assert gpu_device.generation == 1
+def test_right_too(plain_gpu_device): assert plain_gpu_device.generation == 1
+"""
+    )
+    result.assert_outcomes(passed=2, errors=1, failed=1)
+    for report in failures(result).values():
+        assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in report
+        assert "What to do: " in report
+
+
 def test_an_interrupt_does_not_wait_for_what_a_test_without_async_has_started(run):
     result = run(
         HEADER
