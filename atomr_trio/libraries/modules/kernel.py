@@ -19,6 +19,7 @@ from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
+from ..._values.habits import KERNEL, refuse_habits
 from ..._values.info import KernelAttributes, Occupancy
 from ..._values.parameters import Dimensions, Parameter, ParameterKind
 from ..._values.signatures import KernelSignature, repacked
@@ -599,6 +600,9 @@ class Kernel(metaclass=NoPublicConstructor):
         grid = tuple(max(1, -(-length // size)) for length, size in zip(lengths, each, strict=False))
         _three("grid", grid, most, "blocks")
         return grid[0] if flat else grid
+
+
+refuse_habits(Kernel, KERNEL)
 
 
 @final
