@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 
+from .._arrays.memory import DeviceMemory
 from .._generation.actor import Actor
 from .._generation.adoption import discard, reap
 from .._generation.core import DeviceCore
@@ -82,6 +83,15 @@ class Supervisor:
                 f"standby={standby} needs several processes on the GPU, and its compute mode is {info.compute_mode}",
                 device=self.core.index,
                 advice="open it with standby=0, or have its compute mode set to default",
+            )
+        set_aside = self.core.part(DeviceMemory).set_aside
+        if info is not None and set_aside >= info.free_memory and self.core.options.memory_limit is None:
+            await self.workers.dismiss(generation)
+            raise InvalidArgument(
+                f"standby={standby} leaves no memory for arrays: {info.free_memory:,} bytes are free, and the standbys "
+                f"take about {set_aside:,}",
+                device=self.core.index,
+                advice="open it with fewer standbys, or end other programs that use the GPU",
             )
         self._put_in_service(generation)
 

@@ -748,14 +748,15 @@ def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
 
 
 def _as_declared(signature: KernelSignature, roles: Sequence[Role | None]) -> KernelSignature:
-    """Return the signature with the reads that a declaration has promised beside those that are proven."""
-    if Role.READ not in roles:
+    """Return the signature with what a declaration says in place of what is proven: reads, and writes."""
+    said = {Role.READ: True, Role.WRITE: False}
+    if said.keys().isdisjoint(roles):
         return signature
-    promised = tuple(
-        attrs.evolve(each, reads=True) if role is Role.READ else each
+    parameters = tuple(
+        attrs.evolve(each, reads=each.reads if role is None else said.get(role, each.reads))
         for each, role in zip(signature.parameters, roles, strict=True)
     )
-    return attrs.evolve(signature, parameters=promised)
+    return attrs.evolve(signature, parameters=parameters)
 
 
 def _role_of(array: DeviceArray, given: Role | None, otherwise: Role) -> Role:
