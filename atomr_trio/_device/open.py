@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 import trio
 
@@ -278,6 +278,16 @@ class _Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._inner.__aexit__(kind, error, traceback)
+
+    if not TYPE_CHECKING:  # for the error alone
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                "a device is opened by `async with` in a trio program; a program without trio uses "
+                "`atomr_trio.start`, or `atomr_trio.start_devices` for several"
+            )
+
+        def __exit__(self, *_exc_info: object) -> None: ...
 
 
 def _started(indices: Sequence[object], backend: object) -> dict[int, WorkerProcess]:

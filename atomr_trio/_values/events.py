@@ -15,7 +15,7 @@ from typing import Final, Literal, Protocol, Self, final
 import attrs
 import trio
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, in_flight_in_words
 from .findings import Finding
 from .html import fields_table
 
@@ -256,7 +256,8 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
     {
         ContextWasLost: (
             logging.ERROR,
-            "device %(device)s lost generation %(generation)s: %(reason)s (reported by %(reported_by)s)",
+            "device %(device)s lost generation %(generation)s: %(reason)s"
+            " (reported by %(reported_by)s; in flight: %(told)s)",
         ),
         ContextRebuilt: (logging.INFO, "device %(device)s runs generation %(generation)s after %(seconds).3f s"),
         WorkerReaped: (logging.INFO, "device %(device)s reaped generation %(generation)s after %(seconds).3f s"),
@@ -293,7 +294,10 @@ def _log(device: int | None, event: DeviceEvent) -> None:
         return
     fields = {"device": device, **attrs.asdict(event, recurse=False)}
     error = event.error if isinstance(event, ActorRestarted) else None
-    logger.log(level, text, {**fields, "event": event}, extra=fields, exc_info=error)
+    shown = {**fields, "event": event}
+    if isinstance(event, ContextWasLost):
+        shown["told"] = in_flight_in_words(event.in_flight)
+    logger.log(level, text, shown, extra=fields, exc_info=error)
 
 
 class Home(Protocol):

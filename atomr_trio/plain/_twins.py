@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 import weakref
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
@@ -17,14 +16,13 @@ from types import GeneratorType, TracebackType
 from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 
 from .._values.errors import DeviceError
+from .._values.habits import without_await
 from .._values.util import refuse_to_copy
 from ._loop import Loop
 
 T = TypeVar("T", bound="Twin")
 
 _CONTAINERS: Final = frozenset({list, tuple})
-_AWAIT: Final = re.compile(r"\bawait (?=[\w.]+[\[(])|\basync (?=(with|for) )")
-"""What stands before a call that is awaited, where an error names one."""
 _PLAIN: Final = frozenset({int, float, bool, str, type(None)})
 """Types of most arguments that are values."""
 
@@ -176,9 +174,9 @@ class Twin:
 
 def _reword(error: DeviceError) -> None:
     """Have an error speak of the verbs of this face: what it says to await is to be called."""
-    error.message = _AWAIT.sub("", error.message)
+    error.message = without_await(error.message)
     if error.advice is not None:
-        error.advice = _AWAIT.sub("", error.advice)
+        error.advice = without_await(error.advice)
 
 
 class Verbs(Twin):
