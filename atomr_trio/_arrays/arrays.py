@@ -21,6 +21,7 @@ import trio
 from .._memory.arena import Block
 from .._values.dtypes import check_dtype, spelling
 from .._values.errors import InvalidArgument
+from .._values.habits import ARRAY, refuse_habits, refuse_operators
 from .._values.html import table
 from .._values.util import NoPublicConstructor, shown
 from . import layout as _layout
@@ -92,7 +93,7 @@ def _check_index(part: object) -> Index:
     # numpy arrays have an `__index__` too, and would be read as a list of elements to pick.
     if not isinstance(part, bool | np.bool_ | np.ndarray) and hasattr(part, "__index__"):
         return operator.index(part)
-    raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {part!r}")
+    raise InvalidArgument(f"an index is made of ints, slices, ... and None, not {shown(part)}")
 
 
 _ALIGNMENT_MASK: Final = 511
@@ -684,6 +685,10 @@ def check_usable(device: DeviceCore, array: DeviceArray) -> None:
         raise foreign(device, array)
     if storage.block.freed:
         raise InvalidArgument(f"the array was freed: {array!r}", device=device.index, generation=device.generation)
+
+
+refuse_habits(DeviceArray, ARRAY)
+refuse_operators(DeviceArray, numpy_copies=False)
 
 
 def check_like(array: DeviceArray, source: DeviceArray) -> None:

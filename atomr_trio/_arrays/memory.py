@@ -194,6 +194,11 @@ class DeviceMemory(DevicePart):
 
     # --- generations --------------------------------------------------------------------------------------------------
 
+    @property
+    def set_aside(self) -> int:
+        """The bytes of device memory that are left for the contexts of standbys. A simulated one takes none."""
+        return 0 if self.device.backend == "sim" else self.device.options.standby * STANDBY_BYTES
+
     def settle_in(self, generation: Generation) -> None:
         """Make the arena for the first generation; let every one keep order with other libraries."""
         if self.maybe_arena is None:
@@ -201,8 +206,7 @@ class DeviceMemory(DevicePart):
             options = self.device.options
             limit = options.memory_limit
             if limit is None:
-                free = self.device.info.free_memory - options.standby * STANDBY_BYTES
-                limit = max(0, int(free * DEFAULT_MEMORY_SHARE))
+                limit = max(0, int((self.device.info.free_memory - self.set_aside) * DEFAULT_MEMORY_SHARE))
             self.maybe_arena = (CheckedArena if self._checked else Arena)(base, extent, limit, options.most_chunks)
             self.maybe_arena.orphans = self.orphans
             generation.arena = self.maybe_arena

@@ -150,5 +150,9 @@ def options_of(options: NvrtcOptions | None) -> NvrtcOptions:
     """Return the options that a caller gives, or the defaults for None. Raises `InvalidArgument` for anything else."""
     given: object = NvrtcOptions() if options is None else options
     if not isinstance(given, NvrtcOptions):
-        raise InvalidArgument(f"options is an NvrtcOptions, not {type(given).__name__}")
+        raise InvalidArgument(
+            f"options is an NvrtcOptions, not {type(given).__name__}",
+            advice='"-DN=4 -std=c++17" is `atomr_trio.NvrtcOptions(defines={"N": 4}, cpp_std=17)`; '
+            'flags for which it has no field go into `extra_options=["..."]`.',
+        )
     return given

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from .._arrays import layout as _layout
 from .._arrays.arrays import DeviceArray
 from .._values.errors import InvalidArgument
+from .._values.packing import TO_DEVICE
 from .._values.util import named, shown
 
 Operation = Literal["N", "T", "C"]
@@ -37,7 +38,9 @@ def check_operation(value: object, name: str) -> Operation:
 def check_array(array: object, name: str, *axes: int) -> DeviceArray:
     """Return an array whose number of axes is one of `axes`. Raises `InvalidArgument` for anything else."""
     if not isinstance(array, DeviceArray):
-        raise InvalidArgument(f"{name} is an array on the device, not {shown(array)}")
+        on_host = isinstance(array, np.ndarray | np.generic | list | tuple)
+        advice = f"{TO_DEVICE}." if on_host else None
+        raise InvalidArgument(f"{name} is an array on the device, not {shown(array)}", advice=advice)
     if axes and array.ndim not in axes:
         wanted = " or ".join(map(str, axes))
         raise InvalidArgument(f"{name} has {wanted} axes, not {array.ndim}: its shape is {array.shape}")

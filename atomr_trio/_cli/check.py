@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import logging
 import os
 import re
@@ -17,14 +18,16 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import attrs
 import trio
 
 import atomr_trio
 from atomr_trio import Check, Finding, kept_findings
 from atomr_trio._cli import run
 from atomr_trio._cli.choice import Choice, device_argument
+from atomr_trio._wire.checking import expected_lines
 
 EVERY: tuple[Check, ...] = tuple(word for word in get_args(Check) if word != "all")
 CUDA_SUFFIX = ".cu"
@@ -76,20 +79,32 @@ async def main(arguments: argparse.Namespace) -> int:
 # --- the output -------------------------------------------------------------------------------------------------------
 
 
-def report(findings: Sequence[Finding], opened: bool = True, status: int = 0) -> None:
-    """Print what was found as compilers print errors, once for each place, and the summary."""
+def report(findings: Sequence[Finding], opened: bool = True, status: int = 0, expected: Sequence[Finding] = ()) -> None:
+    """Print what was found as compilers print errors, once for each place, and the summary.
+
+    The `expected` ones come first, and are marked so.
+    """
+    places: list[list[Finding]] = []
+    for kind, mark in ((expected, " [expected: its test is marked gpu_faults]"), (findings, "")):
+        alike = _alike(kind)
+        for first, *others in alike:
+            print("\n".join(lines_of(first, 1 + len(others), mark)), file=sys.stderr)
+        places.append([first for first, *_ in alike])
+    print(summary(places[1], opened, status, places[0]), file=sys.stderr)
+
+
+def _alike(findings: Sequence[Finding]) -> list[list[Finding]]:
+    """Return the findings of each place together."""
     alike: defaultdict[object, list[Finding]] = defaultdict(list)
     for finding in findings:
         other = None if finding.other is None else finding.other.place
         alike[finding.check, finding.kernel, finding.place, other].append(finding)
-    for first, *others in alike.values():
-        print("\n".join(lines_of(first, 1 + len(others))), file=sys.stderr)
-    print(summary([first for first, *_ in alike.values()], opened, status), file=sys.stderr)
+    return list(alike.values())
 
 
-def lines_of(finding: Finding, times: int) -> Iterator[str]:
-    """Return a finding, and below it the thread, the array, and the other side of it."""
-    yield str(finding) + (f" [found {times} times]" if times > 1 else "")
+def lines_of(finding: Finding, times: int, mark: str = "") -> Iterator[str]:
+    """Return a finding, with a `mark`, and below it the thread, the array, and the other side of it."""
+    yield str(finding) + (f" [found {times} times]" if times > 1 else "") + mark
     yield f"    by {_thread(finding.thread, finding.block)}kernel {finding.kernel}"
     if finding.array is not None:
         yield f"    in {finding.array}" + ("" if finding.index is None else f", at index {_joined(finding.index)}")
@@ -107,18 +122,23 @@ def _joined(index: int | tuple[int, ...]) -> str:
     return str(index) if isinstance(index, int) else ", ".join(map(str, index))
 
 
-def summary(findings: Sequence[Finding], opened: bool = True, status: int = 0) -> str:
+def summary(findings: Sequence[Finding], opened: bool = True, status: int = 0, expected: Sequence[Finding] = ()) -> str:
     """Return the number of places with findings of each check, and say if no device was opened or the program failed.
 
-    `status` is the program's exit status.
+    `status` is the program's exit status; `expected` findings are counted by themselves.
     """
-    counts = Counter(finding.label for finding in findings)
-    listed = ", ".join(f"{count} {label}" for label, count in counts.items())
     if findings:
-        text = f"{len(findings)} {'finding' if len(findings) == 1 else 'findings'} ({listed})"
+        text = _counted(findings, "finding")
     else:
         text = "nothing found" if opened else "nothing was checked, since the program opened no device"
+    text += f"; {_counted(expected, 'expected finding')}" if expected else ""
     return f"check: {text}" + (f"; the program failed, with exit status {status}" if status else "")
+
+
+def _counted(findings: Sequence[Finding], what: str) -> str:
+    counts = Counter(finding.label for finding in findings)
+    listed = ", ".join(f"{count} {label}" for label, count in counts.items())
+    return f"{len(findings)} {what}{'' if len(findings) == 1 else 's'} ({listed})"
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------
@@ -139,11 +159,34 @@ async def check_program(arguments: argparse.Namespace) -> int:
             "ATOMR_TRIO_CHECK_KEEP": folder,
         }
         status = await exit_status(command, variables)
-        findings, opened = kept_findings(folder), bool(os.listdir(folder))
-    report(findings, opened, status)
+        findings, expected = without_expected(kept_findings(folder), expected_lines(Path(folder)))
+        opened = bool(os.listdir(folder))
+    report(findings, opened, status, expected)
     if findings:
         return FOUND
     return status if status or opened else NOTHING_CHECKED
+
+
+def without_expected(
+    findings: Sequence[Finding], expected: Sequence[Mapping[str, Any]]
+) -> tuple[list[Finding], list[Finding]]:
+    """Return which of the findings were not expected, and which were, by what the program has noted."""
+    noted = Counter(map(_identity, expected))
+    others: list[Finding] = []
+    meant: list[Finding] = []
+    for finding in findings:
+        identity = _identity(attrs.asdict(finding))
+        (meant if noted[identity] > 0 else others).append(finding)
+        noted[identity] -= 1
+    return others, meant
+
+
+def _identity(facts: Mapping[str, Any]) -> str:
+    """Return a finding as text, without the folders of its files: they depend on the working directory."""
+    other = facts["other"]
+    named = {"file": os.path.basename(facts["file"] or "")}
+    there = other and {**other, "file": os.path.basename(other["file"] or "")}
+    return json.dumps({**facts, **named, "other": there}, sort_keys=True)
 
 
 def what_hinders_running(program: Path) -> str | None:

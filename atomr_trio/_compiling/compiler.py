@@ -224,7 +224,7 @@ def _compiled(
     with _program(source, options, options.name_expressions) as program:
         if prepare is not None:
             prepare(program)
-        log = _compile(program, (*flags, *extra_flags), options.name)
+        log = _compile(program, (*flags, *extra_flags), options)
         images = {what: _output(program, what) for what in _IMAGES}
         lowered = {name: _lowered_name(program, name) for name in options.name_expressions}
     if not images["LTOIR" if options.lto else "CUBIN" if target.startswith("sm_") else "PTX"]:
@@ -326,14 +326,35 @@ def _strings(values: Iterable[str]) -> ctypes.Array[ctypes.c_char_p]:
     return (ctypes.c_char_p * len(encoded))(*encoded)
 
 
-def _compile(program: ctypes.c_void_p, flags: tuple[str, ...], name: str) -> str:
+_MISSING_HEADER: Final = re.compile(r'(?:could not|cannot) open source file "([^"]+)"')
+_CUDA_HEADER: Final = re.compile(
+    r"(?:cub|thrust|cuda|nv|cooperative_groups)/"
+    r"|(?:cooperative_groups|cuda_(?:[bt]?fp?\d+|awbarrier|pipeline)|cuComplex|mma|vector_types|math_constants)\.h"
+)
+"""The names of the headers that `bundled_headers` adds."""
+
+
+def _advice_about(log: str, options: NvrtcOptions) -> str | None:
+    """Return the advice for a header of CUDA's that was not found; None for every other error."""
+    missing = _MISSING_HEADER.search(log)
+    if missing is None or options.bundled_headers or not _CUDA_HEADER.match(missing[1]):
+        return None
+    return (
+        f"`{missing[1]}` is one of CUDA's own headers: compile with `NvrtcOptions(bundled_headers=True)`, which adds "
+        "CUB, libcu++, cooperative groups and `cuda_fp16.h` among them."
+    )
+
+
+def _compile(program: ctypes.c_void_p, flags: tuple[str, ...], options: NvrtcOptions) -> str:
     """Run the compiler and return its log."""
     status = nvrtc.nvrtcCompileProgram.status(program, len(flags), _strings(flags))
     log = _output(program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
-    log = log.replace(f"{NOWHERE}source", name).replace(NOWHERE, "")
+    log = log.replace(f"{NOWHERE}source", options.name).replace(NOWHERE, "")
     if status:
         error = nvrtc.library.error(status, "nvrtcCompileProgram")
-        raise CompileError(_first_error(log) or str(error), log=log, **error_context(error)) from error
+        context = error_context(error)
+        context["advice"] = _advice_about(log, options)
+        raise CompileError(_first_error(log) or str(error), log=log, **context) from error
     return log
 
 

@@ -23,6 +23,7 @@ from .._transfers.trim import Trim
 from .._values.dtypes import check_dtype
 from .._values.errors import InvalidArgument
 from .._values.events import Subscription
+from .._values.habits import DEVICE, refuse_habits
 from .._values.html import sized, table
 from .._values.info import DeviceInfo
 from .._values.state import DeviceState
@@ -478,6 +479,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
         """
         self._core.check_open()
         return self._core.part(Lanes).open(priority, ordered=ordered)
+
+
+refuse_habits(Device, DEVICE)
 
 
 def core_of(device: Device) -> DeviceCore:

@@ -16,11 +16,20 @@ import trio
 
 from .._generation.adoption import reap
 from .._generation.core import DeviceCore
+from .._supervision.policy import GiveUp
 from .._values.errors import AtomrInternalError, DeviceClosed, DeviceError, DeviceFailed
 from .._values.events import DeviceGaveUp
 from .._values.state import DeviceState
 
 log = logging.getLogger("atomr_trio.device")
+
+
+def _more_restarts(argument: str) -> str:
+    return (
+        "fix the cause, which is `__cause__`, or allow more restarts: "
+        f"`{argument}=RestartPolicy(intensity=..., period=...)`. The device's arrays and kernels have ended with it: "
+        "open the device again and make them anew."
+    )
 
 
 class Ending:
@@ -41,19 +50,20 @@ class Ending:
         self.rebuild_scope: trio.CancelScope | None = None
         """The scope of a rebuild that is under way."""
 
-    def give_up(self, reason: str, cause: BaseException) -> DeviceError:
+    def give_up(self, decision: GiveUp, cause: BaseException) -> DeviceError:
         """Fail the device for good; returns a fresh error for one request."""
         core = self._core
         if core.ended is None:
             failure = DeviceFailed(
-                f"the device is given up: {reason}",
+                f"the device is given up: {decision.reason}",
                 device=core.index,
                 generation=core.generation,
                 status=getattr(cause, "status", None),
                 status_name=getattr(cause, "status_name", None),
+                advice=_more_restarts(decision.spent) if decision.spent is not None else None,
             )
             failure.__cause__ = cause
-            core.events.publish(DeviceGaveUp(reason=reason))
+            core.events.publish(DeviceGaveUp(reason=decision.reason))
             self._fail(failure, cause)
         return core.end_error()
 

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, TypeVar
 
 import trio
 
@@ -87,7 +87,7 @@ def open_device(
       apply to a copy of more than 4 MiB of ordinary memory, in which the host takes part.
     - `close_timeout`: seconds that leaving the block waits for started work, before it kills the worker.
     - `memory_limit`: bytes that the arrays' chunks and the workspaces of plans and graphs may take; by default 95 % of
-      the memory that was free at opening.
+      the memory that was free at opening, without 0.75 GiB for each standby.
     - `restart_policy`: the number of lost contexts that is tolerated; by default 3 within a minute.
     - `guarded`: the default for arrays: true puts each between unmapped addresses (see `Device.empty`).
     - `workers`: a source of worker processes, which takes them back, for example an `atomr_trio.testing.WorkerPool`; by
@@ -278,6 +278,16 @@ class _Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool | None:
         return await self._inner.__aexit__(kind, error, traceback)
+
+    if not TYPE_CHECKING:  # for the error alone
+
+        def __enter__(self) -> NoReturn:
+            raise TypeError(
+                "a device is opened by `async with` in a trio program; a program without trio uses "
+                "`atomr_trio.start`, or `atomr_trio.start_devices` for several"
+            )
+
+        def __exit__(self, *_exc_info: object) -> None: ...
 
 
 def _started(indices: Sequence[object], backend: object) -> dict[int, WorkerProcess]:

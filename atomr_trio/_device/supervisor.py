@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 
+from .._arrays.memory import DeviceMemory
 from .._generation.actor import Actor
 from .._generation.adoption import discard, reap
 from .._generation.core import DeviceCore
@@ -82,6 +83,15 @@ class Supervisor:
                 f"standby={standby} needs several processes on the GPU, and its compute mode is {info.compute_mode}",
                 device=self.core.index,
                 advice="open it with standby=0, or have its compute mode set to default",
+            )
+        set_aside = self.core.part(DeviceMemory).set_aside
+        if info is not None and set_aside >= info.free_memory and self.core.options.memory_limit is None:
+            await self.workers.dismiss(generation)
+            raise InvalidArgument(
+                f"standby={standby} leaves no memory for arrays: {info.free_memory:,} bytes are free, and the standbys "
+                f"take about {set_aside:,}",
+                device=self.core.index,
+                advice="open it with fewer standbys, or end other programs that use the GPU",
             )
         self._put_in_service(generation)
 
@@ -206,7 +216,7 @@ class Supervisor:
                 reason=loss.reason,
                 status=loss.status,
                 reported_by=loss.reported_by,
-                in_flight=generation.timeline.in_flight(),
+                in_flight=loss.in_flight,
                 actors=generation.timeline.busy_engines(),
                 findings=loss.findings,
             )
@@ -217,15 +227,15 @@ class Supervisor:
         if self.group is not None and not isinstance(decision, StayDown):
             spent = self.group.lost(core, loss, free=deliberate)
             if spent is not None and isinstance(decision, Rebuild):
-                decision = core.supervision.fail(spent.reason)
+                decision = core.supervision.fail(spent.reason, spent.spent)
 
         def lost() -> DeviceError:
             return loss.error(core.index, generation.number)
 
         if isinstance(decision, GiveUp):
             error = lost()
-            await self.workers.fence(generation, lambda: self.ending.give_up(decision.reason, error))
-            self.ending.give_up(decision.reason, error)  # also when no running request could raise it
+            await self.workers.fence(generation, lambda: self.ending.give_up(decision, error))
+            self.ending.give_up(decision, error)  # also when no running request could raise it
             return None
         if not isinstance(decision, Rebuild) or self.ending.begun.is_set():
             await self.workers.fence(generation, lost)
@@ -334,9 +344,9 @@ class Supervisor:
                     decision = core.supervision.start_failed(trio.current_time(), str(failed), gone=failed.gone)
                     if self.group is not None and isinstance(decision, Rebuild):
                         spent = self.group.start_failed(core, str(failed))
-                        decision = decision if spent is None else core.supervision.fail(spent.reason)
+                        decision = decision if spent is None else core.supervision.fail(spent.reason, spent.spent)
                     if isinstance(decision, GiveUp):
-                        ending.give_up(decision.reason, failed.error)
+                        ending.give_up(decision, failed.error)
                         return None
                     if isinstance(decision, Rebuild):
                         await trio.sleep(decision.delay)

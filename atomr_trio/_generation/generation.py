@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+import attrs
 import trio
 
 from .._memory.arena import Arena, Block
@@ -36,7 +37,7 @@ from .adoption import Adoption
 from .chunks import Chunks
 from .inbox import Inbox
 from .life import Event, Life
-from .loss import MakeError
+from .loss import Loss, MakeError
 from .order import Order
 from .output import OutputLog, WorkerOutput
 from .process import WorkerProcess
@@ -247,6 +248,13 @@ class Generation(Life):
         self.sender.send_control(context_records.INJECT, message)
 
     # --- the end ------------------------------------------------------------------------------------------------------
+
+    def lose(self, loss: Loss) -> None:
+        """End the generation, and note what was in flight. Only the first reason counts."""
+        if self.loss is None:
+            simulated = self.process.backend != "cuda"
+            loss = attrs.evolve(loss, in_flight=self.timeline.in_flight(), simulated=simulated)
+        super().lose(loss)
 
     def settle_reaped(self, make_error: MakeError) -> None:
         """Settle by the last readings: tickets that the counters cover succeeded; every other one gets a fresh error.

@@ -8,7 +8,14 @@ from typing import Any
 
 import attrs
 
-from .._values.errors import ContextLost, DeviceError, DeviceFailed, LibraryNotFound
+from .._values.errors import (
+    ContextLost,
+    DeviceError,
+    DeviceFailed,
+    LibraryNotFound,
+    advice_on_simulator,
+    in_flight_in_words,
+)
 from .._values.findings import Finding
 from .._wire.limits import low_limits
 from .._wire.status import StatusClass
@@ -43,6 +50,16 @@ class Loss:
     library: str | None = None
     operation: str | None = None
     findings: tuple[Finding, ...] = ()
+    in_flight: tuple[str, ...] = ()
+    """The requests that were started and not finished."""
+    simulated: bool = False
+    """True if the generation was one of the simulator."""
+    message: str = attrs.field(init=False)
+    """The message of the errors, made once: there may be thousands of requests, and as many errors."""
+
+    @message.default
+    def _message_of(self) -> str:
+        return f"{self.reason} (in flight: {in_flight_in_words(self.in_flight)})" if self.in_flight else self.reason
 
     @property
     def gone(self) -> bool:
@@ -52,15 +69,17 @@ class Loss:
     def error(self, device: int, generation: int) -> ContextLost:
         """Return a fresh exception for one request that was started."""
         return ContextLost(
-            self.reason,
+            self.message,
             reason=self.reason,
             findings=self.findings,
+            in_flight=self.in_flight,
             status=self.status,
             status_name=self.status_name,
             library=self.library,
             operation=self.operation,
             device=device,
             generation=generation,
+            advice=advice_on_simulator(self.status) if self.simulated and not self.findings else None,
         )
 
 

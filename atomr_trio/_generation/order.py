@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .._memory.arena import Block, Chunk, ChunkState, Recipe, Ticket
 from .._memory.peers import PeerBlock
-from .._values.errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, StaleArray
+from .._values.errors import AtomrInternalError, CommandFailed, DeviceError, InvalidArgument, stale_array
 from .._values.lane_options import LaneOptions
 from .._wire.channel import TimelinePage
 from .._wire.protocol import (
@@ -266,8 +266,9 @@ class Order:
                 "the array was freed", device=self._life.device, generation=self._life.number, operation=operation
             )
         if block.lost is not None:
-            raise StaleArray(
-                f"the array's memory is lost: {block.lost}",
+            raise stale_array(
+                block.torn,
+                block.lost,
                 device=self._life.device,
                 generation=self._life.number,
                 operation=operation,
@@ -276,8 +277,9 @@ class Order:
         if arena.quarantine and arena.quarantined(block):
             raise AtomrInternalError(f"{operation} was admitted to memory that a lost worker may still write")
         if block.torn is not None and role is not Role.OVERWRITE:
-            raise StaleArray(
-                f"the array is torn: {block.torn}",
+            raise stale_array(
+                block.torn,
+                block.lost,
                 device=self._life.device,
                 generation=self._life.number,
                 operation=operation,

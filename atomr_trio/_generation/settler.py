@@ -80,8 +80,8 @@ class Settler:
         """True once everything was settled as lost."""
         self._activity = trio.Event()
         self._idle = trio.Event()
-        self._why_torn: dict[str, str] = {}
-        """The texts about blocks that the loss has torn, by the operation that was writing them."""
+        self._why_torn: dict[tuple[str, Role], str] = {}
+        """The texts about blocks that the loss has torn, by the operation that was writing them, and its access."""
 
     def __repr__(self) -> str:
         state = "idle" if self._timeline.idle else "a caller polls" if self._looked_for else "waiting"
@@ -353,11 +353,20 @@ class Settler:
             self.neighbours.wake()
 
     def _tear(self, operation: str, operands: Sequence[Operand]) -> None:
-        number = self._life.number
-        why = self._why_torn.setdefault(operation, f"{operation} was writing it when generation {number} was lost")
         for block, role in operands:
-            if role is not Role.READ and not block.freed and block.torn is not why:
+            if role is Role.READ or block.freed:
+                continue
+            why = self._why_torn.get((operation, role)) or self._note_why_torn(operation, role)
+            if block.torn is not why:
                 block.tear(why)
+
+    def _note_why_torn(self, operation: str, role: Role) -> str:
+        when = f"when generation {self._life.number} was lost"
+        why = f"{operation} was writing it {when}"
+        if role is Role.MAY_WRITE:
+            why = f"{operation} might have been writing it {when}, because it was given an address as a number"
+        self._why_torn[operation, role] = why
+        return why
 
 
 def error_of(life: Life, operation: str, failure: dict[str, Any]) -> DeviceError:

@@ -382,9 +382,11 @@ class Timeline:
 
     def in_flight(self) -> tuple[str, ...]:
         """Return the operations that were started and not finished."""
-        launched = [launch[2] for lane in self.lanes for launch in lane.launches]
+        done = {lane.index: self.page.finished(lane.index) for lane in self.lanes if lane.busy}
+        launched = [launch[2] for lane in self.lanes for launch in lane.launches if launch[0] > done[lane.index]]
         names = {each: each._describe(())[0] for each in set(launched)}  # whatever it was given
-        begun = (command.operation for lane in self.lanes for command in lane.in_flight)
+        commands = (command for lane in self.lanes for command in lane.in_flight)
+        begun = (command.operation for command in commands if command.ticket > done[command.lane])
         return (*begun, *map(names.__getitem__, launched))
 
     def busy_engines(self) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ class GroupSupervision:
         first = self._states[member] is MemberState.RUNNING
         self._move(member, MemberEvent.LOST)
         if not free and not self._allow(now):
-            return GiveUp(self._words(reason))
+            return GiveUp(self._words(reason), "group_policy")
         others = self._others(member) if first else ()
         for other in others:
             self._move(other, MemberEvent.ORDERED)
@@ -164,7 +164,7 @@ class GroupSupervision:
     def start_failed(self, member: int, now: float, reason: str) -> GoOn | GiveUp:
         """Note that a member could not be rebuilt, and may try again."""
         self._move(member, MemberEvent.START_FAILED)
-        return GoOn() if self._allow(now) else GiveUp(self._words(reason))
+        return GoOn() if self._allow(now) else GiveUp(self._words(reason), "group_policy")
 
     def started(self, member: int) -> None:
         """Note that a member's next generation is in service."""

@@ -80,15 +80,23 @@ class Request:
         if not self.open:
             raise RuntimeError(f"{self!r} was settled twice")
         heard = not self.abandoned
-        kind: Outcome = _kind(result) if heard else "abandoned"
         self.state = RequestState.SETTLED
         if self._mailbox is not None:
-            self._mailbox.count(kind)
+            self._mailbox.count(_kind(result) if heard else "abandoned")
         self._outcome = result
         self.ended(delivered=heard and isinstance(result, outcome.Value))
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
+
+    def finish(self) -> None:
+        """Settle with nothing to tell. A task that does not sleep yet sees that by the state, and need not wait."""
+        if self._task is not None or self._mailbox is not None or not self.open:
+            self.settle(outcome.Value(None))
+        else:
+            heard = not self.abandoned
+            self.state = RequestState.SETTLED
+            self.ended(delivered=heard)
 
     def refuse(self, error: BaseException) -> None:
         """Settle with an error that the caller raises. The error is not kept: its traceback refers to the request."""

@@ -119,6 +119,8 @@ class GiveUp:
 
     reason: str
     """The reason, in words."""
+    spent: str | None = None
+    """The argument of `open_device` or `open_devices` that has set the budget, if one is spent."""
 
 
 @attrs.frozen
@@ -334,23 +336,26 @@ class Supervision:
         """Note that every resource has been released."""
         self._move(Event.CLOSED)
 
-    def fail(self, reason: str) -> GiveUp:
-        """Give up for a reason outside the budgets, such as an internal error of the supervisor."""
-        return self._give_up(reason)
+    def fail(self, reason: str, spent: str | None = None) -> GiveUp:
+        """Give up for a reason outside the device's budgets, such as an internal error of the supervisor.
+
+        `spent` is the argument of the budget of the group, if it is the reason.
+        """
+        return self._give_up(reason, spent)
 
     def _retry(self, event: Event, now: float, reason: str, *, gone: bool) -> Rebuild | GiveUp:
         if gone:
             return self._give_up(reason)
         if not self._window.allow(now):
-            return self._give_up(_spent("the context", self._policy, reason))
+            return self._give_up(_spent("the context", self._policy, reason), "restart_policy")
         self._move(event)
         delay = self._policy.backoff(self._failed_starts, self._random) if self._failed_starts else 0.0
         return Rebuild(delay)
 
-    def _give_up(self, reason: str) -> GiveUp:
+    def _give_up(self, reason: str, spent: str | None = None) -> GiveUp:
         self._move(Event.GIVEN_UP)
         self._reason = reason
-        return GiveUp(reason)
+        return GiveUp(reason, spent)
 
     def _require(self, event: Event) -> DeviceState:
         """Return the next state. Raises `ValueError` if the event is not legal."""

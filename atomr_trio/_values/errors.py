@@ -19,7 +19,7 @@ This file knows status codes by class and trio's own exceptions; it knows neithe
         ConvergenceError           .unconverged
           NotFiniteError             .operand, .found
       ActorCrashed               .actor; an internal error of this library
-      ContextLost                .status, .reason, .findings; may or may not have run
+      ContextLost                .status, .reason, .findings, .in_flight; may or may not have run
       DeviceFailed               also a trio.BrokenResourceError; leaves `async with open_device()`
       DeviceClosed               also a trio.ClosedResourceError
       LibraryNotFound            also an ImportError
@@ -32,8 +32,10 @@ their own. An exception object belongs to one waiter. Code that settles several 
 
 from __future__ import annotations
 
+import collections
 import copy
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, TypedDict, TypeVar, Unpack
 
@@ -68,8 +70,11 @@ __all__ = [
     "StaleArray",
     "StaleKernel",
     "WorldLost",
+    "advice_on_simulator",
     "error_from_status",
     "fresh",
+    "in_flight_in_words",
+    "stale_array",
 ]
 
 _REPORT: Final = "this is an internal error: please report it together with the traceback of the cause."
@@ -111,6 +116,20 @@ _CUDA_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
         999: "look for Xid messages of the driver in the system log (`dmesg`).",
     }
 )
+
+_SANITIZER: Final = "`compute-sanitizer`"
+_SIMULATED_ADVICE: Final[Mapping[int, str]] = MappingProxyType(
+    {
+        status: text.replace(_SANITIZER, "`python -m atomr_trio check program.py`")
+        for status, text in _CUDA_ADVICE.items()
+        if _SANITIZER in text
+    }
+)
+
+
+def advice_on_simulator(status: int | None) -> str | None:
+    """Return the advice for a status of the driver where the simulator has another than a GPU; else None."""
+    return None if status is None else _SIMULATED_ADVICE.get(status)
 
 
 class ErrorContext(TypedDict, total=False):
@@ -277,6 +296,22 @@ class StaleArray(RequestError):
     Overwriting the whole array makes it good again, unless its memory itself was lost; the message says which.
     The request that was *running* at the fault gets `ContextLost`; an array that you freed gives `InvalidArgument`.
     """
+
+
+_WHOLE_AGAIN: Final = (
+    "write all of it: `copy_from`, `fill`, or a launch with `overwrites(x)`. If a launch only reads it, `read_only(x)` "
+    "says so, and then no fault of that launch tears it."
+)
+_NEW_ARRAY: Final = "make a new array: this one has no memory any more."
+
+
+def stale_array(torn: str | None, lost: str | None, **context: Unpack[ErrorContext]) -> StaleArray:
+    """Return the error of an array. `torn` and `lost` are what its block says: of its bytes, and of its memory."""
+    if lost is not None:
+        context["advice"] = _NEW_ARRAY
+        return StaleArray(f"the array's memory is lost: {lost}", **context)
+    context["advice"] = _WHOLE_AGAIN
+    return StaleArray(f"the array is torn: {torn}", **context)
 
 
 class StaleKernel(RequestError):
@@ -546,6 +581,9 @@ class ContextLost(DeviceError):
     """The cause of the loss, in words."""
     findings: tuple[Finding, ...]
     """The simulator's findings about the kernel, if the device was opened with `check`; else empty."""
+    in_flight: tuple[str, ...]
+    """The requests that were started and not finished at the loss, as `ContextWasLost` has them. One of them is the
+    likely cause. The message names the first few."""
 
     # Always set here, so a user may pass it to `wait_generation` without a check for None.
     generation: int
@@ -556,10 +594,12 @@ class ContextLost(DeviceError):
         *,
         reason: str | None = None,
         findings: tuple[Finding, ...] = (),
+        in_flight: tuple[str, ...] = (),
         **context: Unpack[ErrorContext],
     ) -> None:
         self.findings = findings
         super().__init__(message, **context)
+        self.in_flight = in_flight
         self.reason = message if reason is None else reason
 
     def _advice(self) -> str | None:
@@ -647,6 +687,19 @@ def error_from_status(
     }
     reason = text or name or f"status {status}"
     return _BY_CLASS[status_class or classify(status, library)](reason, reason, context)
+
+
+_NAMED_IN_FLIGHT: Final = 3
+"""The number of different requests that a text about a loss names."""
+
+
+def in_flight_in_words(in_flight: Iterable[str]) -> str:
+    """Return a short text for the requests that were in flight: each once, and a number for those beyond the first."""
+    counts = collections.Counter(in_flight)
+    names = [name if count == 1 else f"{name} ({count} times)" for name, count in counts.items()]
+    others = sum(itertools.islice(counts.values(), _NAMED_IN_FLIGHT, None))
+    shown = ", ".join(names[:_NAMED_IN_FLIGHT]) or "nothing"
+    return f"{shown}, and {others} more" if others else shown
 
 
 _ErrorT = TypeVar("_ErrorT", bound=BaseException)

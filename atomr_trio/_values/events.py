@@ -6,6 +6,7 @@ loses events, and is told how many. This file knows trio's memory channels and n
 Events are news, not state: after `EventsDropped` read `dev.generation` and `dev.state` instead of guessing.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType, TracebackType
@@ -14,7 +15,7 @@ from typing import Final, Literal, Protocol, Self, final
 import attrs
 import trio
 
-from .errors import InvalidArgument
+from .errors import InvalidArgument, in_flight_in_words
 from .findings import Finding
 from .html import fields_table
 
@@ -255,7 +256,8 @@ _LOG: Final[Mapping[type[DeviceEvent], tuple[int, str]]] = MappingProxyType(
     {
         ContextWasLost: (
             logging.ERROR,
-            "device %(device)s lost generation %(generation)s: %(reason)s (reported by %(reported_by)s)",
+            "device %(device)s lost generation %(generation)s: %(reason)s"
+            " (reported by %(reported_by)s; in flight: %(told)s)",
         ),
         ContextRebuilt: (logging.INFO, "device %(device)s runs generation %(generation)s after %(seconds).3f s"),
         WorkerReaped: (logging.INFO, "device %(device)s reaped generation %(generation)s after %(seconds).3f s"),
@@ -292,7 +294,10 @@ def _log(device: int | None, event: DeviceEvent) -> None:
         return
     fields = {"device": device, **attrs.asdict(event, recurse=False)}
     error = event.error if isinstance(event, ActorRestarted) else None
-    logger.log(level, text, {**fields, "event": event}, extra=fields, exc_info=error)
+    shown = {**fields, "event": event}
+    if isinstance(event, ContextWasLost):
+        shown["told"] = in_flight_in_words(event.in_flight)
+    logger.log(level, text, shown, extra=fields, exc_info=error)
 
 
 class Home(Protocol):
@@ -399,6 +404,14 @@ class Subscription:
 
     def _waiting(self) -> int:
         return self._receive.statistics().current_buffer_used
+
+    def _take_waiting(self) -> list[DeviceEvent]:
+        """Return the events that wait in the buffer. In any thread, and after the device's end too; never waits."""
+        taken: list[DeviceEvent] = []
+        with contextlib.suppress(trio.WouldBlock, trio.EndOfChannel):
+            while True:
+                taken.append(self._receive.receive_nowait())
+        return taken
 
     def _take_dropped(self) -> EventsDropped:
         count, self._dropped = self._dropped, 0

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import attrs
 
-from .._wire.checking import DEFAULT_VARIABLE, kept_lines
+from .._wire.checking import DEFAULT_VARIABLE, expect, kept_lines
 from .errors import InvalidArgument
 from .html import table
 from .util import shown
@@ -177,6 +177,11 @@ def kept_findings(folder: str | os.PathLike[str]) -> tuple[Finding, ...]:
     Raises `OSError` for a file in it that cannot be read.
     """
     return read_findings(kept_lines(Path(folder)))
+
+
+def expect_findings(findings: Sequence[Finding]) -> None:
+    """Tell ``python -m atomr_trio check``, if it runs this program, that findings were expected. Raises `OSError`."""
+    expect([attrs.asdict(finding) for finding in findings])
 
 
 def in_short(findings: Sequence[Finding]) -> str:

@@ -316,8 +316,11 @@ def _package_of(dtype: str) -> str:
     return NARROW_FLOATS[dtype].package if dtype in NARROW_FLOATS else "numpy"
 
 
+TO_DEVICE: Final = "copy it to the device with `await dev.to_device(array)`"
+"""The advice for an array of the host that is given where one on the device is needed."""
+
 _ADVICE: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
-    (np.ndarray, "copy it to the device with `await dev.to_device(array)`, or take one element with `.item()`."),
+    (np.ndarray, f"{TO_DEVICE}, or take one element with `.item()`."),
     (float, "pass int(x) if the kernel takes an integer here."),
     (np.floating, "pass int(x) if the kernel takes an integer here."),
     (type(None), "a null pointer is the integer 0."),

@@ -59,7 +59,7 @@ class KernelSignature:
         """
         converters, block = self._packer
         if len(arguments) != len(converters):
-            self._refuse_count(len(arguments))
+            self._refuse_count(arguments)
         values = [convert(argument, address_of) for convert, argument in zip(converters, arguments)]  # noqa: B905
         try:
             return block(*values)
@@ -99,11 +99,16 @@ class KernelSignature:
             for convert, parameter in zip(self._packer[0], self.parameters, strict=True)
         )
 
-    def _refuse_count(self, count: int) -> NoReturn:
+    def _refuse_count(self, arguments: Sequence[object]) -> NoReturn:
         expected = "; ".join(parameter.description for parameter in self.parameters)
+        advice = f"it takes: {expected}." if expected else None
+        if len(arguments) == 1 and isinstance(arguments[0], tuple | list):
+            kind = type(arguments[0]).__name__
+            unpacked = f"arguments are not packed into a {kind}: `launch(grid, block, x, y)`"
+            advice = f"{unpacked}; {advice}" if advice else f"{unpacked}."
         raise InvalidArgument(
-            f"kernel {self.name!r} takes {plural(len(self.parameters), '{} argument')}, got {count}",
-            advice=f"it takes: {expected}." if expected else None,
+            f"kernel {self.name!r} takes {plural(len(self.parameters), '{} argument')}, got {len(arguments)}",
+            advice=advice,
         )
 
     def _refuse_overflow(self, arguments: Sequence[object]) -> NoReturn:

@@ -32,6 +32,8 @@ KEEP_VARIABLE = "ATOMR_TRIO_CHECK_KEEP"
 """The variable that names a folder in which the findings of every worker are kept, each in its own folder."""
 ARRAYS = "arrays"
 FINDINGS = "findings"
+_EXPECTED = "expected-"
+"""The beginning of the names of files in the folder of `KEEP_VARIABLE`: findings that a test suite has asked for."""
 
 
 class CheckFolder:
@@ -96,6 +98,27 @@ class CheckFolder:
 
 def kept_lines(folder: Path) -> list[dict[str, Any]]:
     """Return what workers have left in the folder that `KEEP_VARIABLE` named, the oldest file first."""
-    files = sorted(folder.glob(f"*/{FINDINGS}"), key=lambda path: path.stat().st_mtime)
+    return _lines(folder, f"*/{FINDINGS}")
+
+
+def expect(findings: Sequence[dict[str, Any]]) -> None:
+    """Note in the folder that `KEEP_VARIABLE` names that findings were expected; without a folder do nothing.
+
+    Raises `OSError`.
+    """
+    kept_in = os.environ.get(KEEP_VARIABLE)
+    if kept_in and findings:
+        descriptor, _ = tempfile.mkstemp(prefix=_EXPECTED, dir=kept_in)
+        with open(descriptor, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(finding) + "\n" for finding in findings)
+
+
+def expected_lines(folder: Path) -> list[dict[str, Any]]:
+    """Return the findings that `expect` has noted in a folder."""
+    return _lines(folder, f"{_EXPECTED}*")
+
+
+def _lines(folder: Path, pattern: str) -> list[dict[str, Any]]:
+    files = sorted(folder.glob(pattern), key=lambda path: path.stat().st_mtime)
     lines = (line for path in files for line in path.read_bytes().splitlines(keepends=True))
     return [json.loads(line) for line in lines if line.endswith(b"\n")]

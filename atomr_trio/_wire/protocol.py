@@ -151,6 +151,8 @@ class Role(enum.Enum):
 
     READ = "reads"
     WRITE = "writes"
+    MAY_WRITE = "may write"
+    """As `WRITE`: the command is not known to write the operand, and nothing proves that it only reads it."""
     OVERWRITE = "overwrites"
     """The command writes every byte of the operand and reads none, so it makes a torn array valid again."""
 

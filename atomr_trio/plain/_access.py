@@ -13,6 +13,7 @@ import numpy.typing as npt
 import trio
 
 from .._values.errors import InvalidArgument
+from .._values.habits import ARRAY, DEVICE, KERNEL, refuse_habits, refuse_operators, without_await
 from .._values.util import shown
 from ._asyncio import awaited_in_asyncio
 from ._errors import drop_frames, prepare
@@ -195,6 +196,19 @@ class ArrayAccess(Twin):
         self.free()
 
 
+refuse_habits(ArrayAccess, ARRAY, words=without_await)
+refuse_operators(ArrayAccess, numpy_copies=True, words=without_await)
+
+
+class KernelAccess(Twin):
+    """What a kernel refuses."""
+
+    __slots__ = ()
+
+
+refuse_habits(KernelAccess, KERNEL, words=without_await)
+
+
 class _Opened(Twin):
     """What `start` and `start_devices` return: it can be closed, and runs functions of the awaited face."""
 
@@ -301,6 +315,9 @@ class DeviceAccess(_Opened):
             prepare(error)
             raise
         return graph
+
+
+refuse_habits(DeviceAccess, DEVICE, words=without_await)
 
 
 class GroupAccess(_Opened, Sequence["Device"]):

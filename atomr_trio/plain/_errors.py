@@ -8,14 +8,12 @@ program's own functions, such as the one that `Device.run` awaits. Everything el
 from __future__ import annotations
 
 import dis
-import re
 from types import TracebackType
 from typing import Final
 
 from .._values.errors import ActorCrashed, DeviceError, OutsideRun
+from .._values.habits import without_await
 
-_AWAIT: Final = re.compile(r"\bawait (?=[\w.]+[\[(])|\basync (?=(with|for) )")
-"""What stands before a call that is awaited, where an error names one."""
 _PACKAGES: Final = frozenset({"atomr_trio", "atomr_cuda", "trio", "outcome", "contextlib"})
 """Whose frames say nothing to a program: they are the way from its call to the error."""
 _BUILT_IN: Final = (TypeError, ValueError, IndexError)
@@ -40,9 +38,9 @@ def is_meant(error: Exception) -> bool:
 def prepare(error: Exception) -> None:
     """Make an error ready for the caller of a verb, which raises it again without naming it."""
     if isinstance(error, DeviceError) and not isinstance(error, OutsideRun):  # whose advice is for other faces
-        error.message = _AWAIT.sub("", error.message)
+        error.message = without_await(error.message)
         if error.advice is not None:
-            error.advice = _AWAIT.sub("", error.advice)
+            error.advice = without_await(error.advice)
     drop_frames(error)
 
 

@@ -5,20 +5,29 @@
 A device that was opened with ``workers=pool`` takes its worker from the pool. A clean end gives the worker back;
 everything is released but its context. A device kills a worker whose context was lost, and takes a spare that the pool
 has started meanwhile.
+
+The kernel kills a worker when the thread that started it ends, and a device of `atomr_trio.start` has a thread of its
+own. So a pool starts workers in the main thread, or, for a device in any other thread, in one that lives as long as
+the pool.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import functools
 import os
+import queue
 import select
 import threading
 import time
+import weakref
+from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, final
 
 import attrs
+import outcome
 
 from .. import AtomrInternalError, InvalidArgument
 from .._generation.process import MAX_DEVICES, WorkerProcess
@@ -71,18 +80,44 @@ class _Worker:
     process: WorkerProcess
     settings: dict[str, str]
     """The environment variables with which it was started."""
-    thread: threading.Thread
-    """The thread that started it. The kernel ends the process with that thread."""
     returned: bool = False
+
+
+class _Starter:
+    """A thread that starts workers, and ends by `end`."""
+
+    def __init__(self) -> None:
+        self._jobs: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=_do_jobs, args=(self._jobs,), name="atomr_trio.testing.WorkerPool", daemon=True
+        )
+        self._thread.start()
+        weakref.finalize(self, self._jobs.put, None).atexit = False
+
+    def start(self, make: Callable[[], WorkerProcess]) -> WorkerProcess:
+        """Call `make` in the thread, and return or raise what it does."""
+        answers: queue.SimpleQueue[outcome.Outcome[WorkerProcess]] = queue.SimpleQueue()
+        self._jobs.put(lambda: answers.put(outcome.capture(make)))
+        return answers.get().unwrap()
+
+    def end(self) -> None:
+        """End the thread, and with it every worker that it has started and that still lives."""
+        self._jobs.put(None)
+        self._thread.join()
+
+
+def _do_jobs(jobs: queue.SimpleQueue[Callable[[], object] | None]) -> None:
+    while (job := jobs.get()) is not None:
+        job()
+        del job
 
 
 @final
 class WorkerPool:
     """Workers of one device, kept from one `trio.run` to the next: ``open_device(workers=pool)``.
 
-    A context manager; leave it after the last device was closed. Synchronous; use it from one thread at a time. The
-    kernel kills a worker when the thread that started it ends. So a device gets only workers that its own thread has
-    started: use the pool on one thread, usually the main thread.
+    A context manager; leave it after the last device was closed. Synchronous, and for any thread: devices of
+    `atomr_trio.start` have workers of it too.
 
     - `index`: the number of the device, as `open_device` counts.
     - `backend`: `"cuda"`, which may be called `"gpu"` too, or `"sim"`; by default what ``ATOMR_TRIO_BACKEND`` says,
@@ -123,6 +158,8 @@ class WorkerPool:
         self._ending: list[WorkerProcess] = []
         self._started = self._reused = self._missed = 0
         self._closed: str | None = None
+        self._starter: _Starter | None = None
+        self._lock = threading.RLock()
         _pools.add(self)
 
     def __repr__(self) -> str:
@@ -143,14 +180,15 @@ class WorkerPool:
 
     def statistics(self) -> PoolStatistics:
         """The counters of this moment. A worker that died while it was idle counts until the pool notices."""
-        self._forget_ended()
-        return PoolStatistics(
-            idle=len(self._idle),
-            taken=len(self._taken),
-            started=self._started,
-            reused=self._reused,
-            missed=self._missed,
-        )
+        with self._lock:
+            self._forget_ended()
+            return PoolStatistics(
+                idle=len(self._idle),
+                taken=len(self._taken),
+                started=self._started,
+                reused=self._reused,
+                missed=self._missed,
+            )
 
     # --- what a device asks for ---------------------------------------------------------------------------------------
 
@@ -162,45 +200,56 @@ class WorkerPool:
         Raises `InvalidArgument` for a device other than the pool's, and once the pool is closed. Raises `OSError` when
         there is no worker and the system cannot start one.
         """
-        if self._closed:
-            raise InvalidArgument(f"{self!r} has no worker to give", device=index)
-        if (chosen_backend(backend), index) != (self.backend, self.index):
-            raise InvalidArgument(f"{self!r} has no worker for device {index} ({backend})", device=index)
-        self._forget_ended()
-        settings = _settings()
-        self._part_with_unfit(settings)
-        if self._idle:
-            worker = self._idle.popleft()
-            self._reused += worker.returned
-        else:
-            worker = self._start(settings)
-            self._missed += 1
-        self._taken[worker.process] = worker
-        with contextlib.suppress(OSError):  # the next device that needs one tries again
-            while len(self._idle) < self.spares:
-                self._idle.append(self._start(settings))
-        return worker.process
+        with self._lock:
+            if self._closed:
+                raise InvalidArgument(f"{self!r} has no worker to give", device=index)
+            if (chosen_backend(backend), index) != (self.backend, self.index):
+                raise InvalidArgument(f"{self!r} has no worker for device {index} ({backend})", device=index)
+            self._forget_ended()
+            settings = _settings()
+            self._part_with_unfit(settings)
+            if self._idle:
+                worker = self._idle.popleft()
+                self._reused += worker.returned
+            else:
+                worker = self._start(settings)
+                self._missed += 1
+            self._taken[worker.process] = worker
+            with contextlib.suppress(OSError):  # the next device that needs one tries again
+                while len(self._idle) < self.spares:
+                    self._idle.append(self._start(settings))
+            return worker.process
 
     def give_back(self, process: WorkerProcess) -> None:
         """Take back a worker when its device was closed; `process` can be adopted again. Raises nothing."""
-        worker = self._taken.pop(process)
-        worker.returned = True
-        if self._closed:
-            self._end(process)
-        else:
-            self._idle.appendleft(worker)  # it is ready, and a spare may still be starting
+        with self._lock:
+            worker = self._taken.pop(process)
+            worker.returned = True
+            if self._closed:
+                self._end(process)
+            else:
+                self._idle.appendleft(worker)  # it is ready, and a spare may still be starting
 
     def _start(self, settings: dict[str, str]) -> _Worker:
-        worker = _Worker(WorkerProcess(self.backend, self.index, self.check), settings, threading.current_thread())
+        process = self._start_there(functools.partial(WorkerProcess, self.backend, self.index, self.check))
         self._started += 1
-        return worker
+        return _Worker(process, settings)
+
+    def _start_there(self, make: Callable[[], WorkerProcess]) -> WorkerProcess:
+        """Start a process in a thread that lives as long as the pool."""
+        if threading.current_thread() is threading.main_thread():
+            return make()
+        try:
+            self._starter = self._starter or _Starter()
+        except RuntimeError as error:  # what Python raises when the system has no room for a thread
+            raise OSError(str(error)) from error
+        return self._starter.start(make)
 
     # --- the end of a worker ------------------------------------------------------------------------------------------
 
     def _part_with_unfit(self, settings: dict[str, str]) -> None:
-        """End the idle workers that have died, or that were started under other settings or by another thread."""
-        here = threading.current_thread()
-        alike = [worker for worker in self._idle if worker.settings == settings and worker.thread is here]
+        """End the idle workers that have died, or that were started under other settings."""
+        alike = [worker for worker in self._idle if worker.settings == settings]
         fit = [worker for worker in alike if not worker.process.reap()]
         for worker in self._idle:
             if worker not in fit:
@@ -226,17 +275,22 @@ class WorkerPool:
 
         Raises `AtomrInternalError` if a worker is not gone after 30 s.
         """
-        self._closed = self._closed or "closed"
-        self._forget_ended()
-        self._ending += [worker.process for worker in self._idle]
-        self._idle.clear()
-        processes = [*self._ending, *self._taken]
-        for process in processes:
-            process.kill()
+        with self._lock:
+            self._closed = self._closed or "closed"
+            self._forget_ended()
+            self._ending += [worker.process for worker in self._idle]
+            self._idle.clear()
+            processes = [*self._ending, *self._taken]
+            for process in processes:
+                process.kill()
         deadline = time.monotonic() + CLOSE_SECONDS
         for process in processes:
             _wait_for_end(process, deadline)
-        self._forget_ended()
+        with self._lock:
+            self._forget_ended()
+            starter, self._starter = self._starter, None
+        if starter is not None:
+            starter.end()
 
     def _processes(self) -> list[WorkerProcess]:
         return [*self._taken, *self._ending, *(worker.process for worker in self._idle)]
@@ -244,6 +298,8 @@ class WorkerPool:
     def _forget_in_child(self) -> None:
         """Close the copies of the workers' descriptors in a forked child: the workers belong to the parent."""
         self._closed = "of the process that this one was forked from"
+        self._lock = threading.RLock()  # a thread that is not here may have held the other
+        self._starter = None
         for process in self._processes():
             process.forget()
         self._taken.clear()
@@ -255,8 +311,8 @@ class WorkerPool:
 class WorkerPools:
     """Workers of any number of devices, for groups: ``open_devices(workers=pools)``. It has a `WorkerPool` for each.
 
-    A context manager, with the rules of a `WorkerPool`: leave it after the last device was closed, and use it on the
-    thread that opens the devices. A device's pool is made when its first worker is taken.
+    A context manager, with the rules of a `WorkerPool`: leave it after the last device was closed. A device's pool is
+    made when its first worker is taken.
 
     - `backend`, `spares` and `check`: those of each `WorkerPool`.
 
@@ -295,7 +351,7 @@ class WorkerPools:
 
     def statistics(self) -> dict[int, PoolStatistics]:
         """Return the counters of this moment, for each device by its index."""
-        return {index: pool.statistics() for index, pool in sorted(self._pools.items())}
+        return {index: pool.statistics() for index, pool in sorted(self._pools.copy().items())}
 
     def take(self, backend: BackendName, index: int) -> WorkerProcess:
         """Return a worker process of the device with this `index`. Called by `open_devices` and `open_device`.
@@ -309,7 +365,8 @@ class WorkerPools:
             raise InvalidArgument(f"{self!r} is closed, and has no worker to give", device=index)
         pool = self._pools.get(index)
         if pool is None:
-            pool = self._pools[index] = WorkerPool(index, self.backend, self._spares, check=self._check)
+            made = WorkerPool(index, self.backend, self._spares, check=self._check)
+            pool = self._pools.setdefault(index, made)  # another thread may have come first
         process = pool.take(backend, index)
         self._lent[process] = pool
         return process
@@ -317,8 +374,8 @@ class WorkerPools:
     def give_back(self, process: WorkerProcess) -> None:
         """Take back a worker when its device was closed; `process` can be adopted again. Raises nothing."""
         self._lent.pop(process).give_back(process)
-        for lost in [each for each in self._lent if each.pidfd < 0]:
-            del self._lent[lost]
+        for lost in [each for each in list(self._lent) if each.pidfd < 0]:
+            self._lent.pop(lost, None)
 
     def close(self) -> None:
         """Close every pool, as `WorkerPool.close` does. Can be called twice.
@@ -340,6 +397,8 @@ def _settings() -> dict[str, str]:
 
 
 def _wait_for_end(process: WorkerProcess, deadline: float) -> None:
+    if process.pidfd < 0:
+        return  # its device, in another thread, has reaped it
     poll = select.poll()
     poll.register(process.pidfd, select.POLLIN)
     while not process.reap():

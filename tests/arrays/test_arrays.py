@@ -421,8 +421,9 @@ async def test_what_is_no_plain_index_is_refused():
             (slice(None), np.array([1])),
             array,
         ):
-            with pytest.raises(InvalidArgument, match="an index is made of"):
+            with pytest.raises(InvalidArgument, match="an index is made of") as caught:
                 array[index]
+            assert len(str(caught.value)) < 120
         for index in (4, -5, (0, 5), (0, 0, 0), (..., 0, 0, 0), (..., ...)):
             with pytest.raises(IndexError):
                 array[index]

@@ -625,6 +625,71 @@ def test_check_runs_a_test_suite(tmp_path):
     assert answer.stderr.endswith("check: 1 finding (1 bounds); the program failed, with exit status 1\n")
 
 
+FAULTS = f"""
+import numpy as np, pytest, atomr_trio
+SOURCE = {REVERSED!r}
+
+async def launch(dev, n):
+    x, y = await dev.to_device(np.ones(4, np.float32)), dev.zeros(4, np.float32)
+    kernel = await dev.nvrtc.compile(SOURCE, "reversed", atomr_trio.NvrtcOptions(name="reversed.cu"))
+    await kernel.launch(1, 4, x, y, n)
+
+@pytest.mark.gpu_faults
+async def test_on_purpose(gpu_device, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(atomr_trio.ContextLost):
+        await launch(gpu_device, 4)
+
+@pytest.mark.gpu_faults
+def test_on_purpose_without_async(plain_gpu_device):
+    with pytest.raises(atomr_trio.ContextLost):
+        plain_gpu_device.run(launch, plain_gpu_device, 4)
+
+@pytest.mark.gpu_faults
+async def test_on_purpose_and_fails(gpu_device):
+    await launch(gpu_device, 4)
+
+async def test_wrong(gpu_device):
+    with pytest.raises(atomr_trio.ContextLost):
+        await launch(gpu_device, 4)
+"""
+
+
+@pytest.fixture
+def suite(tmp_path):
+    """A folder with a suite of tests that fault on purpose, and two that fail by the same fault."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["atomr_trio.pytest_plugin"]\n')
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntrio_mode = true\n")
+    (tmp_path / "test_it.py").write_text(FAULTS)
+    return tmp_path
+
+
+PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+
+
+@pytest.mark.sim_only
+def test_check_of_a_test_suite_ends_well_when_its_faults_are_all_meant(suite):
+    answer = check(suite, *PYTEST, "-k", "on_purpose and not fails")
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+    assert "2 passed" in answer.stdout
+    first, *_, summary = answer.stderr.splitlines()
+    assert first.startswith(f"reversed.cu:{OVERRUN}: bounds: ")
+    assert first.endswith(" [found 2 times] [expected: its test is marked gpu_faults]")
+    assert summary == "check: nothing found; 1 expected finding (1 bounds)"
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("test", ["test_on_purpose_and_fails", "test_wrong"])
+def test_check_of_a_test_suite_tells_faults_that_are_not_meant_from_the_same_that_are(suite, test):
+    answer = check(suite, *PYTEST, f"test_it.py::{test}", "test_it.py::test_on_purpose")
+    assert answer.returncode == 1
+    assert "1 failed, 1 passed" in answer.stdout, answer.stdout
+    places = [line for line in answer.stderr.splitlines() if line.startswith("reversed.cu")]
+    assert [line.endswith(" [expected: its test is marked gpu_faults]") for line in places] == [True, False]
+    words = "check: 1 finding (1 bounds); 1 expected finding (1 bounds); the program failed, with exit status 1\n"
+    assert answer.stderr.endswith(words)
+
+
 def test_check_refuses_checks_that_there_are_not(capsys):
     with pytest.raises(SystemExit) as stop:
         main(["check", "--only", "bounds,spelling", "program.py"])

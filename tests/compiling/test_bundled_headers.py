@@ -65,6 +65,37 @@ def test_the_headers_of_cuda_are_found_with_one_option(source: str) -> None:
     assert compile_to_cubin(source, options=NvrtcOptions(bundled_headers=True, arch="sm_90")).startswith(b"\x7fELF")
 
 
+CUDAS_OWN = (
+    *("cub/block/block_reduce.cuh", "cuda/std/type_traits", "cuda/atomic", "nv/target", "thrust/tuple.h"),
+    *("cooperative_groups.h", "cooperative_groups/reduce.h", "cuda_fp16.h", "cuda_bf16.h", "mma.h"),
+    *("cuda_tf32.h", "cuda_fp8.h", "cuda_pipeline.h", "cuda_awbarrier.h"),
+    *("vector_types.h", "math_constants.h", "cuComplex.h"),
+)
+
+
+@pytest.mark.parametrize("name", CUDAS_OWN)
+def test_the_error_of_a_missing_header_of_cuda_names_the_option_that_adds_it(name: str) -> None:
+    with pytest.raises(CompileError, match="could not open source file") as caught:
+        compile_program(f"#include <{name}>\n", NvrtcOptions(), "sm_90")
+    assert f"`{name}` is one of CUDA's own headers" in str(caught.value.advice)
+    assert "`NvrtcOptions(bundled_headers=True)`" in str(caught.value.advice)
+
+
+@carried
+@pytest.mark.parametrize("name", CUDAS_OWN)
+def test_that_option_does_add_it(name: str) -> None:
+    assert any(Path(folder, name).is_file() for folder in bundled_header_folders())
+
+
+@carried
+def test_other_missing_headers_have_no_such_advice() -> None:
+    bundled = NvrtcOptions(bundled_headers=True)
+    for name, options in (("mine.h", NvrtcOptions()), ("cuda_mine.h", NvrtcOptions()), ("cub/no_such.cuh", bundled)):
+        with pytest.raises(CompileError, match="not open source file") as caught:
+            compile_program(f"#include <{name}>\n", options, "sm_90")
+        assert caught.value.advice is None
+
+
 @carried
 def test_flags_show_the_folders_after_those_of_the_user(cache: Path, tmp_path: Path) -> None:
     options = NvrtcOptions(bundled_headers=True, include_paths=[tmp_path])

@@ -140,6 +140,18 @@ async def test_a_device_keeps_the_kernel_as_long_as_its_declaration_exists(dev):
     assert kept() is None
 
 
+async def test_a_declared_write_counts_though_the_code_only_reads(dev):
+    def look(x: Writes[np.float32], y: Writes[np.float32]) -> None: ...
+
+    kernel = await declare(look, "if (x[0] == 7) y[0] = 1;").on(dev)
+    assert [each.reads for each in kernel.parameters] == [False, False]
+    x, y = (dev.zeros(1, np.float32) for _ in range(2))
+    _, operands, _ = kernel._checked(1, 1, (x, y), 0, (), ORDINARY)
+    assert [role for _, role in operands] == [Role.WRITE] * 2
+    _, operands, _ = kernel._checked(1, 1, (atomr_trio.read_only(x), y), 0, (), ORDINARY)
+    assert [role for _, role in operands] == [Role.READ, Role.WRITE]
+
+
 async def test_what_is_declared_of_arrays_counts_where_a_launch_says_nothing(dev):
     def hidden(x: ReadOnly[np.float32], y: Overwrites[np.float32], z: Writes[np.float32]) -> None: ...
 

@@ -770,8 +770,9 @@ async def test_a_loss_is_told_to_everybody_and_the_next_generation_runs(nursery,
             assert is_gone(old)
             (error,) = await ends_of(running)
             assert isinstance(error, atomr_trio.ContextLost)
-            assert (error.generation, error.status) == (1, None)
+            assert (error.generation, error.status, error.in_flight) == (1, None, ("launch of gate",))
             assert "SIGKILL" in error.reason
+            assert error.message == f"{error.reason} (in flight: launch of gate)"
             statistics = dev.statistics()
             assert (statistics.generation, statistics.restarts_left) == (2, 2)
             assert "SIGKILL" in statistics.last_error
@@ -795,6 +796,9 @@ async def test_a_kernel_that_faults_costs_its_generation_and_carries_the_status(
         with pytest.raises(atomr_trio.ContextLost) as caught:
             await wild.launch(1, 1, dev.zeros(1, np.int32))
         assert (caught.value.status, caught.value.status_name) == (700, "CUDA_ERROR_ILLEGAL_ADDRESS")
+        assert "(in flight: launch of wild)" in str(caught.value)
+        assert ("compute-sanitizer" in str(caught.value)) is (dev.info.backend == "cuda")
+        assert ("atomr_trio check" in str(caught.value)) is (dev.info.backend == "sim")
         assert await dev.wait_generation(after=caught.value.generation) == 2
 
 
@@ -914,7 +918,7 @@ async def test_the_events_of_a_device_that_is_given_up_end_with_that_news(nurser
 
 
 async def test_restarts_within_the_budget_go_on_and_the_next_one_fails():
-    with leaving_with(atomr_trio.DeviceFailed):
+    with leaving_with(atomr_trio.DeviceFailed) as caught:
         async with open_test_device(restart_policy=RestartPolicy(intensity=2)) as dev:
             array = await dev.to_device(np.arange(6))
             for generation in (1, 2):
@@ -924,6 +928,19 @@ async def test_restarts_within_the_budget_go_on_and_the_next_one_fails():
             lose(dev)
             await trio.sleep_forever()
     assert dev.generation == 3
+    assert "`restart_policy=RestartPolicy(intensity=" in caught.value.advice
+    assert "make them anew" in caught.value.advice
+
+
+async def test_a_device_that_fails_by_a_fault_advises_more_restarts_and_its_cause_names_the_launch():
+    with leaving_with(atomr_trio.DeviceFailed) as caught:
+        async with open_test_device(restart_policy=NO_RESTARTS) as dev:
+            wild = await dev.nvrtc.compile(WILD, "wild")
+            await wild.launch(1, 1, dev.zeros(1, np.int32))
+    assert caught.value.status == 700
+    assert "restart_policy" in caught.value.advice
+    assert "index arithmetic" not in caught.value.advice
+    assert caught.value.__cause__.in_flight == ("launch of wild",)
 
 
 async def test_starts_that_fail_spend_the_budget_too(workers):

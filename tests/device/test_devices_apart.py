@@ -50,6 +50,7 @@ from atomr_trio import (
     writes,
 )
 from atomr_trio._calls.verbs import is_verb
+from atomr_trio._values import habits
 from atomr_trio._values.util import NoPublicConstructor
 from support import open_test_device
 from support.linear import find
@@ -142,7 +143,7 @@ OF_PYTHON = {"__init__", "__exit__", "__aexit__", "__getattr__", "__reduce_ex__"
 """Operators that only Python itself gives something to."""
 
 REFUSED = {*(f"DeviceArray.__{word}__" for word in ("eq", "ne", "lt", "le", "gt", "ge", "contains"))}
-"""Operators that refuse whatever they are given; ``arrays/test_operators.py`` holds them."""
+"""Operators that refuse whatever they are given, as do those of habits; ``arrays/test_operators.py`` holds them."""
 
 
 def operators() -> Iterator[Member]:
@@ -152,7 +153,7 @@ def operators() -> Iterator[Member]:
         for base in cls.__mro__ if isinstance(cls, NoPublicConstructor) else ():
             for method, value in vars(base).items() if base.__module__.startswith("atomr_") else ():
                 if re.fullmatch("__.*__", method) and method not in OF_PYTHON and inspect.isfunction(value):
-                    if f"{name}.{method}" in REFUSED:
+                    if f"{name}.{method}" in REFUSED or value.__module__ == habits.__name__:
                         continue
                     yield Member(f"{name}.{method}", value, owner=cls)
 

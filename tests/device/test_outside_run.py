@@ -27,6 +27,7 @@ import trio
 import atomr_trio
 from atomr_trio import Device, OutsideRun, testing
 from atomr_trio._calls.verbs import Library, is_verb
+from atomr_trio._values import habits
 from atomr_trio.libraries.registered import ACTORS as LIBRARIES
 from support import ON_GPU, child_environment, open_test_device, open_test_devices
 from support.draws import DRAWS
@@ -262,7 +263,12 @@ def special_methods() -> Iterator[str]:
             cls = getattr(face, name)
             if inspect.isclass(cls):
                 shown = f"{prefix}.{name}" if prefix else name
-                yield from (f"{shown}.{each}" for each in SPECIAL if each in vars(cls))
+                yield from (f"{shown}.{each}" for each in SPECIAL if is_given(cls, each))
+
+
+def is_given(cls: type, name: str) -> bool:
+    """Whether a class has a special method for more than to refuse it."""
+    return name in vars(cls) and getattr(vars(cls)[name], "__module__", None) != habits.__name__
 
 
 def library_verbs(stage: Stage) -> dict[str, Callable[[Stage], Any]]:

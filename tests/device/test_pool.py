@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, compile_to_ptx, open_devices
+from atomr_trio import ContextLost, DeviceFailed, InvalidArgument, RestartPolicy, compile_to_ptx, open_devices, start
 from atomr_trio._device.device import core_of
 from atomr_trio._worker.main import Worker
 from atomr_trio.testing import (
@@ -512,14 +512,47 @@ def wait_for_end(pidfd: int) -> None:
 
 
 @pytest.mark.program_starts
-def test_a_worker_that_a_thread_has_started_ends_with_it_and_the_pool_goes_on(pool):
-    thread = threading.Thread(target=use, args=(pool, work))
-    thread.start()
-    thread.join(DEADLINE)
-    (dead,) = pool._idle
-    wait_for_end(dead.process.pidfd)
-    assert use(pool, work) != dead.process.pid
-    assert pool.statistics().started == 2
+def test_a_worker_that_a_thread_has_asked_for_outlives_it_and_serves_others(pool):
+    def in_a_thread() -> int:
+        pids: list[int] = []
+        thread = threading.Thread(target=lambda: pids.append(use(pool, work)))
+        thread.start()
+        thread.join(DEADLINE)
+        return pids[0]
+
+    first = in_a_thread()
+    assert in_a_thread() == first
+    assert use(pool, work) == first
+    assert pool.statistics() == PoolStatistics(idle=1, taken=0, started=1, reused=2, missed=1)
+    pool.close()
+    assert not process_exists(first)
+    assert not [each for each in threading.enumerate() if "WorkerPool" in each.name]
+
+
+@pytest.mark.program_starts
+def test_a_device_of_a_program_without_async_has_workers_of_a_pool_too(spared):
+    array = np.arange(10.0)
+    for _ in range(3):
+        with start(0, backend=chosen_backend(), workers=spared) as dev:
+            np.testing.assert_array_equal(dev.to_device(array).to_host(), array)
+    now = spared.statistics()
+    assert (now.started, now.reused, now.missed) == (2, 2, 1)
+    assert use(spared, work) in idle_pids(spared)
+
+
+@pytest.mark.program_starts
+def test_devices_of_many_threads_take_and_give_back_workers_at_the_same_time():
+    with nothing_left(), WorkerPool(backend=chosen_backend(), spares=0) as pool:
+        used: list[int] = []
+        threads = [threading.Thread(target=lambda: used.append(use(pool, work))) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(DEADLINE)
+        assert set(used) <= set(idle_pids(pool))
+        now = pool.statistics()
+        assert now.idle == now.started
+        assert now.started + now.reused == 3
 
 
 def test_a_worker_keeps_to_the_settings_that_it_was_started_with(pool, monkeypatch):

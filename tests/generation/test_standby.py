@@ -449,6 +449,33 @@ async def test_standby_is_a_small_number(open_test_device, standby):
             pass
 
 
+@pytest.mark.sim_only
+async def test_standbys_of_a_simulated_device_leave_the_arrays_their_memory(open_test_device):
+    limits = []
+    for standby in (0, 2):
+        async with open_test_device(standby=standby) as dev:
+            limits.append(dev.statistics().memory.limit)
+    assert limits[0] == limits[1] > 0
+
+
+async def test_of_a_gpu_each_standby_takes_a_part_and_too_many_are_refused(open_test_device, monkeypatch):
+    monkeypatch.setattr(DeviceMemory, "set_aside", property(lambda self: self.device.options.standby * (64 << 20)))
+    limits = []
+    for standby in (0, 1):
+        async with open_test_device(standby=standby) as dev:
+            limits.append(dev.statistics().memory.limit)
+    assert limits[0] - limits[1] > 0
+    monkeypatch.setattr(DeviceMemory, "set_aside", property(lambda self: 1 << 60))
+    with pytest.raises(
+        InvalidArgument, match=r"standby=1 leaves no memory for arrays: [\d,]+ bytes are free"
+    ) as refused:
+        async with open_test_device(standby=1):
+            raise AssertionError("it was opened")
+    assert refused.value.device == 0
+    async with open_test_device(standby=1, memory_limit=64 << 20) as dev:
+        assert (await dev.zeros(3, np.int8).to_host()).tolist() == [0, 0, 0]
+
+
 async def test_nobody_can_wait_for_more_standbys_than_there_are_to_be(dev):
     await dev.wait_standby(0)
     for count in (2, -1, True, 1.5):

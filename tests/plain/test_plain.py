@@ -363,6 +363,30 @@ def test_arrays_are_not_compared(dev, operator):
     assert len({x, x}) == 1
 
 
+def test_what_is_a_habit_from_elsewhere_is_refused_with_the_words_of_this_face(dev):
+    x, host = dev.zeros(3), np.ones(3)
+    kernel = dev.nvrtc.compile('extern "C" __global__ void k() {}', "k")
+    habits = {
+        "`x.to_host()`": lambda: x.get(),
+        "`x.copy_from(host)`": lambda: x.set(host),
+        "`dev.to_device(host)`": lambda: dev.asarray(host),
+        "`kernel.launch(grid, block, *arguments)`": lambda: kernel((1,), (1,), ()),
+        "`dev.blas.axpy(x, y)`": lambda: x + x,
+        "no operator *": lambda: 2 * x,
+        "no operator @": lambda: x @ x,
+        "no operator -": lambda: -x,
+    }
+    for said, habit in habits.items():
+        with pytest.raises((AttributeError, TypeError)) as caught:
+            habit()
+        assert said in str(caught.value)
+        assert "await" not in str(caught.value)
+    assert not {"get", "set"} & set(dir(x))
+    assert x.item is not None  # which this face has
+    np.testing.assert_array_equal(host + x, host)  # numpy copies it to the host, as for each of its functions
+    np.testing.assert_array_equal(x + host, host)
+
+
 def test_the_block_of_an_array_frees_it(dev):
     with dev.zeros(3) as x:
         assert x.state == "ready"

@@ -44,7 +44,7 @@ def feed(group, event, now=0.0):
 
 def spent(intensity):
     budget = f"{intensity} restarts within 60 s"
-    return GiveUp(f"the devices of the group together needed more than {budget}; the last reason: why")
+    return GiveUp(f"the devices of the group together needed more than {budget}; the last reason: why", "group_policy")
 
 
 # Each row: time, event, the answer, and the states of the members afterwards.

@@ -206,6 +206,25 @@ async def test_settling_twice_raises_and_changes_nothing(asking):
     assert request.endings == [True]
 
 
+async def test_a_request_with_nothing_to_tell_wakes_who_sleeps_and_is_seen_by_its_state(asking):
+    mailbox = Mailbox("test", 4)
+    (asker,) = await asking(mailbox)
+    asked = take(mailbox.receiver())
+    asked.finish()
+    await asker.done.wait()
+    assert asker.result.unwrap() is None
+    assert settled(mailbox) == {"ok": 1}
+    alone, left = Question(), Question()
+    left.state = STARTED
+    left.give_up()
+    for request in (alone, left):
+        request.finish()
+        assert (request.state, request.answered) == (SETTLED, False)
+        with pytest.raises(RuntimeError, match="settled twice"):
+            request.finish()
+    assert (asked.endings, alone.endings, left.endings) == ([True], [True], [False])
+
+
 async def test_a_cancelled_request_cannot_be_settled():
     request = Question()
     request.give_up()

@@ -48,6 +48,8 @@ def feed(supervision, event, now=0.0):
     return calls[kind]()
 
 
+SPENT = GiveUp("the context needed more than 3 restarts within 60 s; the last reason: why", "restart_policy")
+
 # Each row: time, event, the answer, the state and the generation afterwards.
 SEQUENCES = {
     "a quiet life": [
@@ -74,7 +76,7 @@ SEQUENCES = {
         (
             4,
             "fail",
-            GiveUp("the context needed more than 3 restarts within 60 s; the last reason: why"),
+            SPENT,
             FAILED,
             1,
         ),
@@ -85,7 +87,7 @@ SEQUENCES = {
         (2, "fail", Rebuild(0.1), REBUILDING, 1),
         (3, "start", 2, RUNNING, 2),
         (4, "lose", Rebuild(0.0), REBUILDING, 2),
-        (5, "fail", GiveUp("the context needed more than 3 restarts within 60 s; the last reason: why"), FAILED, 2),
+        (5, "fail", SPENT, FAILED, 2),
     ],
     "old restarts are forgotten": [
         (0, "start", 1, RUNNING, 1),

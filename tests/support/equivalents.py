@@ -20,7 +20,8 @@ import numpy as np
 
 import atomr_trio
 from atomr_trio import plain
-from atomr_trio._calls.verbs import is_verb
+from atomr_trio._calls.verbs import Awaited, is_verb
+from atomr_trio._values.habits import Habit
 
 FACES: dict[str, ModuleType] = {"in a plain program": plain, "in a trio program": atomr_trio}
 """The columns of ours, by their heads, and where their classes are."""
@@ -37,7 +38,21 @@ STANDS_FOR = {
     "graph": "Graph",
     "generator": "RandomGenerator",
 }
-ANYTHING = ("block", "dtype", "file", "grid", "host", "image", "n", "name", "nbytes", "node", "options", "parts")
+ANYTHING = (
+    "block",
+    "body",
+    "dtype",
+    "file",
+    "grid",
+    "host",
+    "image",
+    "n",
+    "name",
+    "nbytes",
+    "node",
+    "options",
+    "parts",
+)
 ANYTHING += ("record", "seed", "shape", "source", "t", "value")
 
 
@@ -178,7 +193,7 @@ class Reader:
         annotation = _annotation(value.cls, name)
         if annotation is None:
             member = inspect.getattr_static(value.cls, name, None)
-            if member is None or name.startswith("_"):
+            if member is None or isinstance(member, Habit) or name.startswith("_"):
                 raise Untrue(f"{value.cls.__name__} has no {name}")
             return member
         return self._instance(annotation)
@@ -200,7 +215,8 @@ class Reader:
             raise Untrue(f"{ast.unparse(node)} is no function")
         if function is np.asarray:
             return UNKNOWN
-        of_class = isinstance(node, ast.Attribute) and not isinstance(self._read(node.value), ModuleType)
+        owner = self._read(node.value) if isinstance(node, ast.Attribute) else None
+        of_class = isinstance(node, ast.Attribute) and not isinstance(owner, ModuleType)
         signature = inspect.signature(function)
         places = [None] * (len(arguments) + of_class)
         try:
@@ -210,7 +226,8 @@ class Reader:
         if inspect.isclass(function):
             return Instance(function)
         result = self._instance(signature.return_annotation)
-        is_awaited = inspect.iscoroutinefunction(function) or (is_verb(function) and self._face is atomr_trio)
+        is_library = isinstance(owner, Instance) and owner.cls is not None and issubclass(owner.cls, Awaited)
+        is_awaited = inspect.iscoroutinefunction(function) or (is_verb(function) and is_library)
         return Awaitable(result) if is_awaited else result
 
 

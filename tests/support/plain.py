@@ -53,6 +53,7 @@ BY_HAND = {
         ),
     ),
     "Device": ("DeviceAccess", ("capture",)),
+    "Kernel": ("KernelAccess", ()),
     "Devices": ("GroupAccess", ("__getitem__", "map")),
     "Sharded": ("PartsAccess", ("__getitem__", "__len__")),
 }
@@ -80,6 +81,10 @@ SPECIAL = (
     *("__len__", "__iter__", "__contains__", "__getitem__", "__setitem__", "__call__"),
     *("__dlpack__", "__dlpack_device__", "__cuda_array_interface__", "__cuda_stream__", "_repr_html_"),
 )
+
+
+REFUSED = "atomr_trio._values.habits"
+"""The module of what stands for a name that a class does not have."""
 
 
 # --- what is declared -------------------------------------------------------------------------------------------------
@@ -143,6 +148,8 @@ def members_of(cls: type) -> Iterator[tuple[str, Any, type]]:
         if not base.__module__.startswith(PACKAGE) or base is Library:
             continue
         for name, value in vars(base).items():
+            if getattr(value, "__module__", None) == REFUSED:
+                continue
             if name not in seen and (
                 not name.startswith("_") or name in SPECIAL or name in ("__enter__", "__aenter__", "__anext__")
             ):

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from types import SimpleNamespace
 
@@ -204,11 +205,48 @@ def test_of_twenty_tests_the_five_that_fault_fail_each_with_its_own_words_and_co
     result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, 19 reused; devices that waited for a start: 1"])
 
 
+GUIDE = ROOT / "docs" / "guide" / "testing.md"
+
+
+def suites() -> list[str]:
+    """The programs of the guide that are tests, async ones first."""
+    return [code for code, _ in programs(GUIDE) if "gpu_device" in code]
+
+
 def test_the_example_of_the_guide_behaves_as_the_guide_says(run):
-    (example,) = [code for code, _ in programs(ROOT / "docs" / "guide" / "testing.md") if "gpu_device" in code]
-    result = run(example)
+    result = run(suites()[0])
     result.assert_outcomes(passed=2, failed=1)
     assert list(failures(result)) == ["test_square[100]"]
+
+
+def test_the_example_without_async_behaves_as_the_guide_says_without_pytest_trio_too(run):
+    _, example = suites()
+    run(example, "-p", "no:trio", settings="[pytest]").assert_outcomes(passed=2)
+
+
+@pytest.mark.sim_only
+def test_the_project_of_the_guide_is_set_up_as_the_guide_says(pytester, monkeypatch):
+    (project,) = re.findall(r"^```toml\n(.*?)^```$", GUIDE.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    settings = tomllib.loads(project)
+    ours = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    assert settings["project"]["requires-python"] == ours["requires-python"]
+    extras = settings["project"]["optional-dependencies"]
+    asked = {name for each in extras.values() for name in re.findall(r"atomr-trio\[(\w+)\]", " ".join(each))}
+    assert asked == {"cu13", "sim"} <= set(ours["optional-dependencies"])
+    assert {"pytest", "pytest-trio"} <= set(extras["test"])
+
+    (conftest,) = [code for code, _ in programs(GUIDE) if "setdefault" in code]
+    pytester.makepyprojecttoml(project)
+    pytester.makeconftest(conftest)
+    pytester.mkdir("tests").joinpath("test_it.py").write_text(
+        "async def test_it(gpu_device): assert gpu_device.backend == 'sim'", encoding="utf-8"
+    )
+    for name, value in child_environment(**coverage_environment()).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("ATOMR_TRIO_BACKEND", raising=False)
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    result = pytester.runpytest_subprocess("-p", "atomr_trio.pytest_plugin", timeout=300)
+    result.assert_outcomes(passed=1)
 
 
 def test_what_a_kernel_prints_stands_in_the_report_of_its_test_and_in_the_log_if_it_is_wanted(run):
@@ -268,6 +306,108 @@ def test_not_async(gpu_device):
     )
     result.assert_outcomes(passed=1, errors=1)
     assert "gpu_device is for async tests that pytest-trio runs" in failures(result)["test_not_async"]
+
+
+WRONG_AND_RIGHT = (
+    HEADER
+    + """
+from hypothesis import HealthCheck, given, settings, strategies
+
+few = settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=2, database=None)
+
+@pytest.fixture
+def through_a_fixture(gpu_device):
+    return gpu_device
+
+@pytest.fixture
+async def through_two(through_a_fixture, devices):
+    return devices
+
+def test_wrong(gpu_device): raise AssertionError
+async def test_right(gpu_device): assert gpu_device.generation == 1
+def test_wrong_group(devices): raise AssertionError
+async def test_right_group(devices): assert devices[0].generation == 1
+def test_wrong_through_a_fixture(through_a_fixture): raise AssertionError
+async def test_right_through_a_fixture(through_a_fixture): assert through_a_fixture.generation == 1
+def test_wrong_through_two(through_two): raise AssertionError
+async def test_right_through_two(through_two): assert through_two[0].generation == 1
+def test_wrong_by_request(request): request.getfixturevalue("gpu_device")
+@few
+@given(strategies.integers())
+def test_wrong_property(gpu_device, n): raise AssertionError
+@few
+@given(strategies.integers())
+async def test_right_property(gpu_device, n): assert gpu_device.generation == 1
+@pytest.mark.trio
+def test_wrong_mark(gpu_device): raise AssertionError
+
+class TestOfAClass:
+    @pytest.mark.parametrize("n", [1, 2])
+    def test_wrong(self, n, gpu_device): raise AssertionError
+    @pytest.mark.parametrize("n", [1, 2])
+    async def test_right(self, n, gpu_device): assert gpu_device.generation == 1
+    @pytest.mark.usefixtures("devices")
+    def test_wrong_by_mark(self): raise AssertionError
+
+@pytest.mark.skip
+def test_skipped(gpu_device): raise AssertionError
+@pytest.mark.parametrize("gpu_device", [3])
+def test_right_parameter(gpu_device): assert gpu_device == 3
+async def test_right_at_the_end(gpu_device, devices): assert gpu_device.generation == devices[0].generation
+"""
+)
+
+
+def test_each_test_that_cannot_have_a_device_fails_alone_and_those_after_it_are_right(run):
+    result = run(WRONG_AND_RIGHT)
+    result.assert_outcomes(passed=9, skipped=1, errors=8, failed=2)
+    told = failures(result)
+    assert [name for name in told if "wrong" not in name] == []
+    marked = told.pop("test_wrong_mark")
+    assert "is marked trio but is not async" in marked, "as pytest-trio says"
+    for name, report in told.items():
+        fixture = "devices" if name in GROUPS else "gpu_device"
+        assert f"{fixture} is for async tests that pytest-trio runs" in report, name
+        assert "AssertionError" not in report, name
+
+
+GROUPS = ("test_wrong_group", "TestOfAClass.test_wrong_by_mark")
+
+
+def test_a_fixture_of_the_user_hides_that_of_the_plugin_or_has_it_below(run):
+    result = run(
+        """
+import pytest
+
+@pytest.fixture
+def gpu_device(): return "the user's"
+
+@pytest.fixture
+async def devices(devices): return [device.index for device in devices]
+
+def test_hidden(gpu_device): assert gpu_device == "the user's"
+def test_wrong(devices): raise AssertionError
+@pytest.mark.gpus(1)
+async def test_right(devices): assert devices == [0]
+"""
+    )
+    result.assert_outcomes(passed=2, errors=1)
+    assert "devices is for async tests that pytest-trio runs" in failures(result)["test_wrong"]
+
+
+def test_without_pytest_trio_every_test_is_told_to_install_it(run):
+    suite = """
+import pytest
+
+@pytest.mark.trio
+async def test_marked(gpu_device): raise AssertionError
+async def test_not_marked(gpu_device): raise AssertionError
+def test_nothing(): pass
+"""
+    result = run(suite, "-p", "no:trio", settings="[pytest]\nmarkers = trio: of a plugin that is not there")
+    result.assert_outcomes(passed=1, errors=2)
+    for report in failures(result).values():
+        assert "install pytest-trio" in report
 
 
 def test_a_hang_ends_by_the_limit_of_the_command_line_also_when_nobody_waits_for_it(run):
@@ -424,14 +564,185 @@ def test_a_mark_that_names_no_number_of_gpus_is_refused(arguments):
 
 
 @pytest.mark.sim_only
-def test_without_a_gpu_the_error_names_the_option_that_works_here(run, monkeypatch, tmp_path):
+@pytest.mark.parametrize("first", ["async def test_first(gpu_device): pass", "def test_first(plain_gpu_device): pass"])
+def test_without_a_gpu_the_first_test_says_so_and_the_others_start_no_worker(run, monkeypatch, tmp_path, first):
     monkeypatch.setenv("ATOMR_TRIO_CUDA_PATH", str(tmp_path / "libcuda.so.1"))
-    result = run("async def test_it(gpu_device): pass", "--gpu-backend=gpu")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    others = """
+async def test_device(gpu_device): raise AssertionError
+async def test_group(devices): raise AssertionError
+def test_plain_device(plain_gpu_device): raise AssertionError
+def test_plain_group(plain_devices): raise AssertionError
+def test_nothing(): pass
+"""
+    result = run(first + others, "--gpu-backend=gpu")
+    outcomes = result.parseoutcomes()
+    assert outcomes.pop("passed") == 1
+    assert sum(outcomes.values()) == 5
     printed = result.stdout.str()
-    assert "the library 'cuda' was not found" in printed
-    assert "pytest --gpu-backend=sim" in printed
+    assert printed.count("\nthe library 'cuda' was not found") == 1, "with no more than the words of the error"
+    assert printed.count("Places looked at:") == 1
+    assert printed.count("pytest --gpu-backend=sim") == 1
     assert "open_device(0" not in printed
+    assert "Traceback" not in printed
+    told = failures(result)
+    del told["test_first"]
+    assert len(told) == 4
+    for report in told.values():
+        assert re.match(r"\nno device can be opened: \S+::test_first tells why\n", report)
+    result.stdout.re_match_lines([r"device 0 \(cuda\): 2 started, "])
+
+
+PLAIN = (
+    HEADER
+    + r"""
+def launch(device, name, *arguments):
+    device.nvrtc.compile(SOURCE, name).launch_nowait(1, 1, *arguments)
+
+
+@pytest.fixture
+def kept(plain_gpu_device):
+    x = plain_gpu_device.to_device(np.arange(5))
+    yield x
+    assert x.to_host().tolist() == [0, 1, 2, 3, 4], "the device is open as long as this fixture needs it"
+
+
+def test_scale(plain_gpu_device):
+    x = plain_gpu_device.to_device(np.arange(128, dtype=np.float32))
+    plain_gpu_device.nvrtc.compile(SOURCE, "scale").launch(1, 128, x, 2.0, 128)
+    assert x.to_host().tolist() == [2 * i for i in range(128)]
+    assert type(plain_gpu_device) is atomr_trio.plain.Device
+
+
+def test_overrun(plain_gpu_device):
+    overrun = plain_gpu_device.nvrtc.compile(SOURCE, "one_too_many")
+    overrun.launch(1, 1, plain_gpu_device.empty(1000, np.int32), 1000)
+
+
+def test_trap_and_leave(plain_gpu_device):
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+
+
+def test_trap_and_leave_with_a_fixture(plain_gpu_device, kept):
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+
+
+def test_trap_and_close(plain_gpu_device):
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+    plain_gpu_device.close()
+
+
+def test_says_and_fails(plain_gpu_device):
+    launch(plain_gpu_device, "say", 7)
+    raise ZeroDivisionError
+
+
+@pytest.mark.gpu_faults
+def test_a_fault_that_is_meant(plain_gpu_device, kept):
+    trap = plain_gpu_device.nvrtc.compile(SOURCE, "trap")
+    with pytest.raises(atomr_trio.ContextLost):
+        trap.launch(1, 1, plain_gpu_device.zeros(1, np.int32))
+
+
+@pytest.fixture
+def faulty(plain_gpu_device):
+    yield
+    launch(plain_gpu_device, "trap", plain_gpu_device.zeros(1, np.int32))
+
+
+def test_a_fixture_that_faults_when_it_ends(faulty):
+    pass
+
+
+def test_what_the_device_is_like(plain_gpu_device):
+    assert plain_gpu_device.generation == 1
+    plain_gpu_device.restart("the test wants to")
+    assert plain_gpu_device.statistics().restarts_left == math.inf
+    one, two = plain_gpu_device.empty(10), plain_gpu_device.empty(10)
+    assert abs(one.address - two.address) >= 2 << 20
+
+
+async def test_an_async_test_is_told_what_to_do(plain_gpu_device):
+    with pytest.raises(atomr_trio.OutsideRun, match="What to do"):
+        plain_gpu_device.to_device(np.arange(4))
+
+
+async def test_the_same_workers_serve_async_tests(gpu_device):
+    assert gpu_device.generation == 1
+
+
+@pytest.mark.gpus(1)
+def test_group(plain_devices):
+    (device,) = plain_devices
+    assert device.to_device(np.arange(3)).to_host().tolist() == [0, 1, 2]
+
+
+@pytest.mark.gpus(1)
+def test_group_faults(plain_devices):
+    launch(plain_devices[0], "trap", plain_devices[0].zeros(1, np.int32))
+"""
+)
+
+
+def test_tests_without_async_have_a_device_with_the_same_checks_and_the_same_workers(run):
+    result = run(PLAIN)
+    result.assert_outcomes(passed=7, failed=6, errors=1)
+    told = failures(result)
+    assert list(told) == [
+        "test_a_fixture_that_faults_when_it_ends",
+        "test_overrun",
+        "test_trap_and_leave",
+        "test_trap_and_leave_with_a_fixture",
+        "test_trap_and_close",
+        "test_says_and_fails",
+        "test_group_faults",
+    ]
+    assert "ContextLost: an illegal memory access" in told["test_overrun"]
+    assert re.search(r"- Captured gpu faults call -+\ngeneration 1 was lost: ", told["test_overrun"])
+    for name in ("test_trap_and_leave", "test_trap_and_leave_with_a_fixture", "test_trap_and_close"):
+        assert "the test passed, but its device did not" in told[name], name
+        assert re.search(r"was lost: .*launch fail.* \(in flight: .*launch of trap\)", told[name]), name
+    assert re.search(r"device 0: generation 1 was lost: .*launch fail", told["test_group_faults"])
+    assert "its device did not" in told["test_a_fixture_that_faults_when_it_ends"]
+    assert re.search(r"- Captured gpu output call -+\nsaid 7\n", told["test_says_and_fails"])
+    # Two processes to begin with, one more for each of six faults, and one for the restart.
+    result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, \d+ reused; devices that waited for a start: 1"])
+
+
+@pytest.mark.sim_only
+def test_a_device_that_cannot_be_opened_for_another_reason_fails_its_test_alone(run):
+    result = run(
+        """
+import pytest
+
+@pytest.fixture
+def full(monkeypatch):
+    monkeypatch.setenv("ATOMR_TRIO_SIM_FAULTS", "cuDevicePrimaryCtxRetain:2:1")
+
+def test_wrong(full, plain_gpu_device): raise AssertionError
+async def test_wrong_too(full, gpu_device): raise AssertionError
+async def test_right(gpu_device): assert gpu_device.generation == 1
+def test_right_too(plain_gpu_device): assert plain_gpu_device.generation == 1
+"""
+    )
+    result.assert_outcomes(passed=2, errors=1, failed=1)
+    for report in failures(result).values():
+        assert "CUDA_ERROR_OUT_OF_MEMORY (2)" in report
+        assert "What to do: " in report
+
+
+def test_an_interrupt_does_not_wait_for_what_a_test_without_async_has_started(run):
+    result = run(
+        HEADER
+        + """
+def test_endless(plain_gpu_device):
+    spin = plain_gpu_device.nvrtc.compile(SOURCE, "spin")
+    spin.launch_nowait(1, 1, plain_gpu_device.zeros(1, np.int32))
+    raise KeyboardInterrupt
+""",
+        "--gpu-hang-timeout=200",
+    )
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert result.duration < 100
 
 
 def test_a_number_of_simulated_devices_that_is_none_is_refused_by_its_variable(monkeypatch):

@@ -30,7 +30,6 @@ from atomr_trio import (
     OutOfDeviceMemory,
     RestartPolicy,
     read_only,
-    start,
 )
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import watch as _watch
@@ -345,6 +344,17 @@ async def test_a_fault_that_does_not_come_is_noticed(dev, monkeypatch):
     set_constant(monkeypatch, _faults, "_CAUSES", {Fault.TRAP: do_nothing})
     with pytest.raises(AssertionError, match=r"Fault\.TRAP was caused, but the running request raised nothing"):
         await cause(dev, Fault.TRAP)
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("fault", [Fault.ILLEGAL_ADDRESS, Fault.MISALIGNED_ADDRESS], ids=lambda fault: fault.name)
+async def test_a_fault_that_the_checks_find_has_its_status_and_their_words(open_test_device, fault):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(check="all") as dev:
+            lost = await cause(dev, fault)
+    assert lost.status_name == fault.signs.status_name
+    assert bool(lost.findings) == (fault is Fault.ILLEGAL_ADDRESS)
+    assert (fault.signs.words in lost.reason) != bool(lost.findings)
 
 
 async def test_another_fault_than_was_meant_is_noticed_and_other_errors_come_as_they_are(dev, monkeypatch):

@@ -27,8 +27,11 @@ from atomr_trio._values.errors import (
     SingularMatrixError,
     StaleArray,
     StaleKernel,
+    advice_on_simulator,
     error_from_status,
     fresh,
+    in_flight_in_words,
+    stale_array,
 )
 from atomr_trio._wire.status import classify
 from support import describe_registered_statuses
@@ -67,6 +70,8 @@ WHOLE = [
     CompileError("it failed", log="k.cu(1): error", device=0),
     ActorCrashed("it failed", actor="blas", generation=1),
     ContextLost("it failed", reason="the worker hung", generation=3),
+    ContextLost("it failed", in_flight=("launch of a", "memory.fill"), generation=3),
+    stale_array("launch of a was writing it", None, device=0),
     SingularMatrixError("it failed", pivot=3, matrix=(1, 2)),
     NotPositiveDefiniteError("it failed", minor=5, device=0),
     ConvergenceError("it failed", unconverged=2, matrix=(0,)),
@@ -163,6 +168,43 @@ def test_a_reported_fault_reads_as_one_message():
         "[CUDA_ERROR_ILLEGAL_ADDRESS (700) reported by module.launch on device 0, generation 3]"
     )
     assert advice.startswith("What to do: a kernel accessed memory outside its arrays")
+
+
+@pytest.mark.parametrize("status", [700, 719])
+def test_the_advice_for_a_fault_on_the_simulator_names_its_checks(status):
+    assert "compute-sanitizer" in ContextLost("gone", status=status).advice
+    assert "`python -m atomr_trio check program.py`" in advice_on_simulator(status)
+    assert "compute-sanitizer" not in advice_on_simulator(status)
+
+
+@pytest.mark.parametrize("status", [716, None])
+def test_other_statuses_have_the_same_advice_on_the_simulator(status):
+    assert advice_on_simulator(status) is None
+
+
+def test_the_error_of_an_array_says_how_it_becomes_good_again():
+    torn = stale_array("launch of a was writing it", None, device=0, generation=2)
+    assert str(torn).startswith(
+        "the array is torn: launch of a was writing it [on device 0, generation 2]\nWhat to do: "
+    )
+    assert all(word in torn.advice for word in ("`copy_from`", "`fill`", "`overwrites(x)`", "`read_only(x)`"))
+    lost = stale_array("launch of a was writing it", "no descriptor")
+    assert str(lost).startswith("the array's memory is lost: no descriptor\nWhat to do: make a new array")
+
+
+IN_WORDS = [
+    ([], "nothing"),
+    (["launch of a"], "launch of a"),
+    (["launch of a", "memory.fill"], "launch of a, memory.fill"),
+    (["launch of a", "memory.fill"] * 500, "launch of a (500 times), memory.fill (500 times)"),
+    ([f"launch of k{n}" for n in range(1000)], "launch of k0, launch of k1, launch of k2, and 997 more"),
+    (["a", "b", "c", "d", "a", "d"], "a (2 times), b, c, and 2 more"),
+]
+
+
+@pytest.mark.parametrize(("in_flight", "words"), IN_WORDS)
+def test_a_text_about_a_loss_stays_short_whatever_was_in_flight(in_flight, words):
+    assert in_flight_in_words(in_flight) == words
 
 
 MAPPED = [

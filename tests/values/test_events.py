@@ -226,7 +226,8 @@ LOGGED = [
             actors=("module",),
         ),
         logging.ERROR,
-        "device 0 lost generation 1: illegal address (reported by the driver, to stream query)",
+        "device 0 lost generation 1: illegal address"
+        " (reported by the driver, to stream query; in flight: launch of saxpy)",
         {
             "device": 0,
             "generation": 1,
@@ -236,6 +237,19 @@ LOGGED = [
             "in_flight": ("launch of saxpy",),
             "actors": ("module",),
         },
+    ),
+    (
+        ContextWasLost(
+            generation=4,
+            reason="killed",
+            status=None,
+            reported_by="the watchdog",
+            in_flight=("launch of saxpy",) * 4096,
+            actors=("module",),
+        ),
+        logging.ERROR,
+        "device 0 lost generation 4: killed (reported by the watchdog; in flight: launch of saxpy (4096 times))",
+        {"in_flight": ("launch of saxpy",) * 4096},
     ),
     (rebuilt(2), logging.INFO, "device 0 runs generation 2 after 0.250 s", {"generation": 2, "seconds": 0.25}),
     (DeviceGaveUp(reason="budget"), logging.ERROR, "device 0 is given up: budget", {"reason": "budget"}),

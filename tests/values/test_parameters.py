@@ -341,6 +341,16 @@ def test_a_wrong_number_of_arguments_is_refused_with_what_the_kernel_takes(count
     assert "a float of 4 bytes (.f32); a device array or an integer of 8 bytes (.u64)" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", [tuple, list])
+def test_arguments_that_are_packed_into_one_are_said_to_be(kind: type) -> None:
+    with pytest.raises(InvalidArgument, match="takes 2 arguments, got 1") as caught:
+        signature(".f32", ".u64").pack((kind((1, 2)),), address_of)
+    assert f"not packed into a {kind.__name__}: `launch(grid, block, x, y)`; it takes: a float" in str(caught.value)
+    with pytest.raises(InvalidArgument, match="takes 0 arguments, got 1") as caught:
+        signature().pack((kind(),), address_of)
+    assert "not packed" in str(caught.value)
+
+
 def test_the_argument_that_is_wrong_is_the_one_named() -> None:
     kernel = signature(".f32", ".u64", ".f32", ".u8")
     for index, bad in enumerate((1e39, None, 1e39, 256)):

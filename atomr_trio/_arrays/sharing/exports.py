@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from ..._generation.peers import Peers
 from ..._generation.timeline import Operand
 from ..._memory.arena import Block, Chunk, Ticket
-from ..._values.errors import CommandFailed, StaleArray
+from ..._values.errors import CommandFailed, stale_array
 from ..._wire.protocol import LANE_COMPUTE
 from ..._wire.records.interop import ATTACH, SETTLE, WAIT
 from ..arrays import DeviceArray, Storage, check_usable
@@ -140,7 +140,7 @@ class Interop:
         check_usable(device, array)
         array._storage.check_shareable()
         if block.lost is not None or block.torn is not None:
-            raise StaleArray(f"the array is {block.state}: {block.lost or block.torn}", device=device.index)
+            raise stale_array(block.torn, block.lost, device=device.index)
         if not device.info.durable:
             raise BufferError("memory of this device cannot be shared: it has no descriptors")
         generation = device.current

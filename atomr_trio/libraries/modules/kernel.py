@@ -19,6 +19,7 @@ from ..._generation.requests import CommandRequest
 from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
+from ..._values.habits import KERNEL, refuse_habits
 from ..._values.info import KernelAttributes, Occupancy
 from ..._values.parameters import Dimensions, Parameter, ParameterKind
 from ..._values.signatures import KernelSignature, repacked
@@ -347,7 +348,7 @@ class Kernel(metaclass=NoPublicConstructor):
         """Return the payload of a launch's record, its access to memory, and the objects to keep alive meanwhile."""
         device = self._module._device
         operands: list[Operand] = []
-        proven, plain = self._proves and self._reads_hold(arguments), self._plain
+        proven, plain = self._proven(arguments), self._plain
 
         def address_of(argument: object, parameter: Parameter | None) -> int | None:
             if isinstance(argument, DeviceArray):
@@ -361,7 +362,7 @@ class Kernel(metaclass=NoPublicConstructor):
                 place = _place_of(argument, arguments)
                 raise InvalidArgument(f"{place} of {self.name} was freed, give another: {array!r}")
             if parameter is None:
-                operands.append((block, _role_of(array, role, False)))
+                operands.append((block, _role_of(array, role, Role.WRITE)))
                 return 0
             if array._plain is not plain[parameter.index] and parameter.elements is not None:
                 check_elements(self.name, parameter, parameter.elements, array, strided=strided)
@@ -369,10 +370,10 @@ class Kernel(metaclass=NoPublicConstructor):
                 role = self._promised.get(parameter.index)
             if role is None:
                 # A variable of a module may be written by its own name as well.
-                reads = proven and parameter.reads and type(array._storage) is Storage
-                operands.append((block, Role.READ if reads else Role.WRITE))
+                reads = parameter.reads and type(array._storage) is Storage
+                operands.append((block, proven if reads else Role.WRITE))
             else:
-                operands.append((block, _role_of(array, role, False)))
+                operands.append((block, _role_of(array, role, Role.WRITE)))
             return block.address + array._offset
 
         device.check_open()
@@ -406,27 +407,29 @@ class Kernel(metaclass=NoPublicConstructor):
         """Return the name of a launch and its access to memory, from arguments that were checked."""
         given = tuple(arguments)
         operands: list[Operand] = []
-        proven = self._proves and self._reads_hold(given)
+        proven = self._proven(given)
         for argument, parameter in zip(given, self.signature.parameters, strict=False):
+            role = proven if parameter.reads else Role.WRITE
             if isinstance(argument, DeviceArray):
-                operands.append((argument._block, _role_of(argument, None, proven and parameter.reads)))
+                operands.append((argument._block, role))
             elif isinstance(argument, Marked):
                 array = argument.array
-                operands.append((array._block, _role_of(array, argument.role, proven and parameter.reads)))
+                operands.append((array._block, _role_of(array, argument.role, role)))
         return self._operation, operands
 
-    def _reads_hold(self, arguments: Sequence[object]) -> bool:
-        """Return whether what is proven of the kernel's reads holds for these arguments.
+    def _proven(self, arguments: Sequence[object]) -> Role:
+        """Return the access to an array that the kernel is proven to read only, with these arguments.
 
         An address that is given as a number may be that of any array. Where the kernel may write through it, each of
         the others may be what it writes.
         """
-        for index in self._written:
-            if index < len(arguments):
-                given = arguments[index]
-                if isinstance(given, _INTEGERS) and given != 0:
-                    return False
-        return True
+        if self._proves:
+            for index in self._written:
+                if index < len(arguments):
+                    given = arguments[index]
+                    if isinstance(given, _INTEGERS) and given != 0:
+                        return Role.MAY_WRITE
+        return Role.READ
 
     def _check_dimensions(self, grid: Dimensions, block: Dimensions, shared_bytes: object) -> tuple[int, ...]:
         blocks = _three("grid", grid, self._module._device.info.max_grid, "blocks")
@@ -595,6 +598,9 @@ class Kernel(metaclass=NoPublicConstructor):
         return grid_of(n, self._check_block(block), self._module._device.info.max_grid)
 
 
+refuse_habits(Kernel, KERNEL)
+
+
 @final
 class PreparedLaunch(metaclass=NoPublicConstructor):
     """A launch of a kernel with its grid, its block and its arguments bound, made by `Kernel.prepare`."""
@@ -738,20 +744,21 @@ def exact_key(grid: object, block: object, shared_bytes: object) -> Hashable:
 
 
 def _as_declared(signature: KernelSignature, roles: Sequence[Role | None]) -> KernelSignature:
-    """Return the signature with the reads that a declaration has promised beside those that are proven."""
-    if Role.READ not in roles:
+    """Return the signature with what a declaration says in place of what is proven: reads, and writes."""
+    said = {Role.READ: True, Role.WRITE: False}
+    if said.keys().isdisjoint(roles):
         return signature
-    promised = tuple(
-        attrs.evolve(each, reads=True) if role is Role.READ else each
+    parameters = tuple(
+        attrs.evolve(each, reads=each.reads if role is None else said.get(role, each.reads))
         for each, role in zip(signature.parameters, roles, strict=True)
     )
-    return attrs.evolve(signature, parameters=promised)
+    return attrs.evolve(signature, parameters=parameters)
 
 
-def _role_of(array: DeviceArray, given: Role | None, reads: bool) -> Role:
-    """Return the access of a kernel to an array: the one that the caller has given, or else what is proven."""
+def _role_of(array: DeviceArray, given: Role | None, otherwise: Role) -> Role:
+    """Return the access of a kernel to an array: the one that the caller has given, or else the other."""
     if given is None:
-        return Role.READ if reads else Role.WRITE
+        return otherwise
     if given is Role.OVERWRITE and not array._covers_block:
         return Role.WRITE
     return given

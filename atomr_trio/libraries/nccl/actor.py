@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import attrs
 import outcome
@@ -134,8 +134,8 @@ class WorldActor:
         """The number of the newest epoch that all members have begun."""
         self.ended: DeviceError | None = None
         """The error of every request, once the world takes none any more."""
-        self.changed: trio.Event = trio.Event()
-        """Set, and replaced, when an epoch begins or ends, or the world ends."""
+        self._changed: trio.Event | None = None
+        """What tasks wait for that wait for a change; None while there are none."""
         self._epoch: Epoch | None = None
         self._queue: collections.deque[Published] = collections.deque()
         self._work = trio.Event()
@@ -227,8 +227,15 @@ class WorldActor:
 
     def announce(self) -> None:
         """Wake every task that waits for a change."""
-        changed, self.changed = self.changed, trio.Event()
-        changed.set()
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+    async def wait_changed(self) -> None:
+        """Wait until an epoch begins or ends, the world ends, or nothing waits or is under way any more."""
+        if self._changed is None:
+            self._changed = trio.Event()
+        await self._changed.wait()
 
     @property
     def idle(self) -> bool:
@@ -415,22 +422,25 @@ class WorldActor:
         return True
 
     @trio.lowlevel.enable_ki_protection
-    async def ask(self, collective: Published) -> Any:
+    async def ask(self, collective: Published) -> None:
         """Publish a request, or let it wait for its turn, and wait for its end."""
         await trio.lowlevel.checkpoint_if_cancelled()
         self.check_open()
         if self.begin_now(collective):
-            await self._look_for(collective)
+            await self._wait_for(collective)
         else:
             self._queue.append(collective)
             self._work.set()
-        return await collective.wait()
+            await collective.wait()
 
     def begin_ready(self, call: ReadyCall, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish a call by the short way; return None, with no effect, if it must go the general way."""
         epoch = self._epoch
         if epoch is None or call.epoch is not epoch or not epoch.up or self._queue:
             return None
+        for core in self.cores:
+            if core.ended is not None or core.recording:
+                return None  # the general way refuses it, if it is to be refused
         return call.begin(given, heard=heard)
 
     @trio.lowlevel.enable_ki_protection
@@ -439,12 +449,11 @@ class WorldActor:
         await trio.lowlevel.checkpoint_if_cancelled()
         collective = self.begin_ready(call, given, heard=True)
         if collective is not None:
-            await self._look_for(collective)
-            await collective.wait()
+            await self._wait_for(collective)
         return collective
 
-    async def _look_for(self, collective: Collective) -> None:
-        """Poll for the end of a request that was just published, as long as that is worthwhile.
+    async def _wait_for(self, collective: Collective) -> None:
+        """Wait for the end of a request that was just published, and poll for it as long as that is worthwhile.
 
         As `Settler.look` does it, for all members at once.
         """
@@ -462,7 +471,7 @@ class WorldActor:
                 before = now
                 await trio.lowlevel.checkpoint()
                 now = clock()
-                if collective.answered or now > until or _all_reached(places):
+                if not collective.open or now > until or _all_reached(places):
                     break
                 if now - before < TURN_SECONDS:
                     glances_until, reached = now + GLANCE_SECONDS, False
@@ -479,6 +488,8 @@ class WorldActor:
         finally:
             for settler, looker, lane in settlers:
                 settler.end_looking(looker, lane)
+        if collective.open or collective.answered:
+            await collective.wait()
 
     def ask_nowait(self, collective: Published) -> None:
         """Publish a request now, whose end nobody waits for. Raises `trio.WouldBlock` if it would have to wait."""

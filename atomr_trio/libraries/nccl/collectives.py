@@ -270,7 +270,7 @@ class Collective(Request):
         self.parts: Sequence[Member] = []
         """Those of the members that take part, in the order of their ranks."""
         self.result: Any = None
-        """Its value once it has succeeded."""
+        """Its new outputs, if it goes the short way."""
         self.keep: list[DeviceArray] = []
         """Its arrays, which must not be collected before it is over."""
         self.epoch: Epoch | None = None
@@ -299,11 +299,17 @@ class Collective(Request):
             return
         if error is not None:
             epoch.part_failed(self, part.rank, error)
-        elif all(each.over for each in self.parts):
-            epoch.collective_over(self)
-            if self.open:
-                spoiled = self.spoiled
-                self.settle(outcome.Value(self.result) if spoiled is None else outcome.Error(spoiled()))
+            return
+        for each in self.parts:
+            if not each.over:
+                return
+        epoch.collective_over(self)
+        if not self.open:
+            return
+        if self.spoiled is not None:
+            self.settle(outcome.Error(self.spoiled()))
+        else:
+            self.finish()
 
     def lose(self, error: DeviceError) -> None:
         """Settle it, whose epoch has ended. What its members are still told of it does not count."""

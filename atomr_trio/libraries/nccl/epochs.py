@@ -123,7 +123,7 @@ class Epoch:
     def collective_over(self, collective: Collective) -> None:
         """Note that every member has done its part."""
         self._pending.pop(collective, None)
-        if self.idle:
+        if not self._pending:
             self._ended()
 
     def watch(self, now: float, limit: float) -> None:

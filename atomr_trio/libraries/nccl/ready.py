@@ -13,6 +13,7 @@ rank has made calls of its kinds, because the first of each kind may wait for th
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from .plans import Known
 
 _KIND: Final = CallKind(FIRST_RUN, RUN, RUN, 0)
+_ISSUED: Final = operator.attrgetter("issued")
 
 
 class ReadyPart:
@@ -57,7 +59,7 @@ class ReadyPart:
         self.after: tuple[int, ...] = ()
         self.over: bool = False
         self.failed: bool = False
-        self._borrowed: Sequence[tuple[Block, int]] = share.borrowed
+        self._borrowed: Sequence[tuple[Block, int]] = ()
         self._error: DeviceError | None = None
 
     @property
@@ -86,6 +88,13 @@ class ReadyPart:
         """The generation that it was published in."""
         return self.share.path.generation
 
+    def note_published(self) -> None:
+        """Note its place: it was the last that its generation was sent."""
+        share, path = self.share, self.share.path
+        self._borrowed = share.borrowed
+        self.place = path.book.index, path.book.issued
+        self.after = tuple(map(_ISSUED, path.generation.timeline.lanes))
+
     @property
     def begun(self) -> bool:
         """True if nothing delays it any more but the other members."""
@@ -105,8 +114,7 @@ class ReadyPart:
         """Note that its ticket was reached."""
         self.over, self.failed = True, self._error is not None
         if self._borrowed and self._error is None:
-            for block, lane in self._borrowed:
-                self.generation.order.promote(block, lane)
+            self.share.path.give_back(self._borrowed)
         self.collective.part_ended(self, self._error)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
@@ -123,7 +131,19 @@ class _Share:
     """What one member does in each of these calls, as a launch path knows it. It keeps no array alive."""
 
     __slots__ = (
-        *("__weakref__", "_key", "blocks", "changes", "core", "head", "kind", "launcher", "operands", "operation"),
+        *(
+            "__weakref__",
+            "_blocks",
+            "_key",
+            "blocks",
+            "changes",
+            "core",
+            "head",
+            "kind",
+            "launcher",
+            "operands",
+            "operation",
+        ),
         *("access", "borrowed", "new", "path", "payload", "places", "rank", "reads", "roles", "sources", "writes"),
     )
 
@@ -154,7 +174,9 @@ class _Share:
         self.changes: Mapping[int, object] = {}
         self.operands: tuple[Operand, ...] = tuple(operands)
         self.roles: Mapping[Block, Role] = dict(operands)
-        self.blocks: tuple[Block, ...] = tuple(self.roles)
+        self.blocks: tuple[Block, ...] = ()
+        """Its launcher need not look at them: `takes` has done that for all members."""
+        self._blocks = tuple(self.roles)
         self.reads: tuple[Block, ...] = tuple(block for block, role in operands if role is Role.READ)
         self.writes: tuple[Block, ...] = tuple(block for block, role in operands if role is not Role.READ)
         self.borrowed: Sequence[tuple[Block, int]] = ()
@@ -180,13 +202,26 @@ class _Share:
         if not path.here() or (path.sender.sent >= path.last_record and not path.look_again()):
             return False
         token, self.borrowed = path.token, ()
-        for block in self.blocks:
+        for block in self._blocks:
             if block.fast != token:
-                first = token - path.book.index  # that of lane 0
-                borrowed = [(each, each.fast - first) for each in self.blocks if each.fast != token]
-                self.borrowed = [(each, lane) for each, lane in borrowed if 0 <= lane < MAX_LANES]
-                return path.admit(self.operands) and path.has_room(1)
+                return self._borrow()
         return True
+
+    def _borrow(self) -> bool:
+        """The same where not all blocks go the short way on this lane."""
+        path, token, borrowed, asks = self.path, self.path.token, [], False
+        first = token - path.book.index  # that of lane 0
+        for block in self._blocks:
+            fast = block.fast
+            if first <= fast < first + MAX_LANES:
+                if fast != token:
+                    borrowed.append((block, fast - first))
+            else:
+                asks = True
+        self.borrowed = borrowed
+        if not asks and path.take_over(borrowed):
+            return True
+        return path.admit(self.operands) and path.has_room(1)
 
 
 @attrs.frozen
@@ -209,6 +244,8 @@ class ReadyCall:
         """None once that has ended."""
         self._operation = operation
         self._shares = {True: tuple(heard), False: tuple(unheard)}
+        self._spare: tuple[Collective, Sequence[ReadyPart]] | None = None
+        """The next request that a task waits for, and its parts: made while the workers do the last one."""
         self._has_new = any(share.new is not None for share in heard)
         self._returns_one = False
         """True if its result is one array, where it has new outputs."""
@@ -282,6 +319,7 @@ class ReadyCall:
         """Let go of the generations of an epoch that has ended."""
         self.epoch = None
         self._shares = {True: (), False: ()}
+        self._spare = None
 
     def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
@@ -301,29 +339,47 @@ class ReadyCall:
                         return None
                     outputs.append(output)
         epoch = known(self.epoch, "it is not over")
-        collective = Collective(self._operation)
-        parts: list[ReadyPart] = []
-        blocks = iter([output._block for output in outputs])
+        if heard and self._spare is not None:
+            (collective, parts), self._spare = self._spare, None
+        else:
+            collective, parts = self._made(shares)
         collective.begin(epoch, parts)
         try:
-            for share in shares:
-                part, sent = ReadyPart(collective, share), False
-                if share.new is None:
-                    sent = share.launcher(share, given, part)
-                else:
-                    block = part.output = next(blocks)
-                    sent = share.launcher(share, (*given, block), part, block)
-                if not sent:
-                    raise AssertionError(f"{share.operation} was checked, and rank {share.rank} does not take it")
-                book, lanes = share.path.book, share.path.generation.timeline.lanes
-                part.place = book.index, book.issued
-                part.after = tuple([each.issued for each in lanes])
-                parts.append(part)
+            if outputs:
+                self._send_new(given, parts, outputs)
+                collective.result = outputs[0] if self._returns_one else tuple(outputs)
+            else:
+                for part in parts:
+                    share = part.share
+                    if not share.launcher(share, given, part):
+                        raise _not_taken(share)
+            for part in parts:  # behind all of them: the workers have begun
+                part.note_published()
+            if heard:
+                self._spare = self._made(shares)
         finally:
             epoch.end_publishing()
-        if outputs:
-            collective.result = outputs[0] if self._returns_one else tuple(outputs)
         return collective
+
+    def _made(self, shares: Sequence[_Share]) -> tuple[Collective, Sequence[ReadyPart]]:
+        collective = Collective(self._operation)
+        return collective, [ReadyPart(collective, share) for share in shares]
+
+    def _send_new(self, given: tuple[object, ...], parts: Sequence[ReadyPart], outputs: Sequence[DeviceArray]) -> None:
+        blocks = iter([output._block for output in outputs])
+        for part in parts:
+            share, sent = part.share, False
+            if share.new is None:
+                sent = share.launcher(share, given, part)
+            else:
+                block = part.output = next(blocks)
+                sent = share.launcher(share, (*given, block), part, block)
+            if not sent:
+                raise _not_taken(share)
+
+
+def _not_taken(share: _Share) -> AssertionError:
+    return AssertionError(f"{share.operation} was checked, and rank {share.rank} does not take it")
 
 
 def _words_in(output: DeviceArray, calls: Sequence[bytes]) -> dict[int, int]:

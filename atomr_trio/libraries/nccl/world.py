@@ -17,12 +17,12 @@ from ..._values.util import NoPublicConstructor, shown
 from . import plans
 from .actor import Environment, WorldActor, WorldDevice, check_environment
 from .arguments import Op, PremultipliedSum
-from .remembered import Found, Memory, Remembered, find
+from .remembered import Expected, Found, Memory, Remembered, find, nothing
 from .sharded import Sharded, shard
 
 if TYPE_CHECKING:
     from ..._generation.group import Group
-    from .collectives import Collective, Part
+    from .collectives import Part
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class World(metaclass=NoPublicConstructor):
         while actor.number <= after or not actor.epoch_up:
             if actor.ended is not None:
                 raise fresh(actor.ended)
-            await actor.changed.wait()
+            await actor.wait_changed()
         return actor.number
 
     # --- the end ------------------------------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class World(metaclass=NoPublicConstructor):
         try:
             await trio.lowlevel.checkpoint()
             while actor.ended is None and not actor.idle:
-                await actor.changed.wait()
+                await actor.wait_changed()
         finally:
             actor.close()
             self._words = []
@@ -146,15 +146,13 @@ class World(metaclass=NoPublicConstructor):
     async def _ask(self, plan: Callable[..., T], *arguments: object) -> T:
         actor = self._actor
         actor.cores[0].home.check_task()
-        found = find(plan.__name__, arguments)
-        known = None if found is None else self._memory.call(found)
-        if found is not None and known is not None and known.ready is not None:
-            self._check()
-            collective = await actor.ask_ready(known.ready, found.arrays)
+        known, arrays, found = self._memory.recall(plan.__name__, arguments)
+        if known is not None and known.ready is not None:
+            collective = await actor.ask_ready(known.ready, arrays)
             if collective is not None:
-                result: T = _result(found, collective)
+                result: T = collective.result if known.new else known.result(arrays)
                 return result
-        calls = self._calls(plan.__name__)
+        calls, found = self._calls(plan.__name__), found or find(plan.__name__, arguments)
         made = self._plan(calls, plan, arguments, found, known)
         published = calls.finish()
         if commands := published.commands:
@@ -168,16 +166,14 @@ class World(metaclass=NoPublicConstructor):
     def _begin(self, plan: Callable[..., T], *arguments: object) -> T:
         actor = self._actor
         actor.cores[0].home.check_task()
-        found = find(plan.__name__, arguments)
-        known = None if found is None else self._memory.call(found)
-        if found is not None and known is not None and known.ready is not None:
-            self._check()
-            collective = actor.begin_ready(known.ready, found.arrays, heard=False)
+        known, arrays, found = self._memory.recall(plan.__name__, arguments)
+        if known is not None and known.ready is not None:
+            collective = actor.begin_ready(known.ready, arrays, heard=False)
             if collective is not None:
                 collective.give_up()
-                result: T = _result(found, collective)
+                result: T = collective.result if known.new else known.result(arrays)
                 return result
-        calls = self._calls(plan.__name__)
+        calls, found = self._calls(plan.__name__), found or find(plan.__name__, arguments)
         made = self._plan(calls, plan, arguments, found, known)
         published = calls.finish()
         if commands := published.commands:
@@ -215,7 +211,7 @@ class World(metaclass=NoPublicConstructor):
             known = self._memory.learn(found, planned.known(), operation)
         assert known.template is not None
         calls.repeat(known.template, found.arrays)
-        result: T = found.result
+        result: T = known.result(found.arrays)
         return result
 
     def batch(self) -> WorldBatch:
@@ -528,10 +524,14 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def __init__(self, world: World) -> None:
         self._world = world
         self._begun = self._left = False
+        self._actor = world._actor
+        self._here = world._actor.cores[0].home.here
+        self._expected: Expected = nothing
+        """The call that comes next, if it is that of last time, as long as all are known in their places."""
         self._collected: plans.Calls | None = None
         """The calls, once one of them is not known in its place; until then they are not looked at."""
-        self._known: list[tuple[plans.Known, Found]] = []
-        """The calls that are known in their places, which are the first ones."""
+        self._arrays: list[DeviceArray] = []
+        """The arrays of the calls that are known in their places, which are the first ones."""
         self._node: Remembered | None = None
         """The last call, as one of a batch with all those before it."""
         self._learns = True
@@ -542,6 +542,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
             raise InvalidArgument("a batch of a world is entered once")
         self._world._check()
         self._begun = True
+        self._expected = self._world._memory.first
         await trio.lowlevel.checkpoint()
         return self
 
@@ -549,17 +550,15 @@ class WorldBatch(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Publish the calls, and wait until all members are done."""
-        self._left = True
+        self._left, self._expected = True, nothing
         if error is not None:
             return
-        actor, node = self._world._actor, self._node
-        if self._collected is None and node is not None and node.ready is not None:
-            self._world._check()
-            given = tuple([array for _, found in self._known for array in found.arrays])
-            if await actor.ask_ready(node.ready, given) is not None:
+        actor, node = self._actor, self._node
+        if self._collected is None:
+            if node is None:
                 return
-        if self._collected is None and not self._known:
-            return
+            if node.ready is not None and await actor.ask_ready(node.ready, tuple(self._arrays)) is not None:
+                return
         calls = self._collected or self._repeated()
         calls.next()
         collective = calls.finish()
@@ -571,35 +570,46 @@ class WorldBatch(metaclass=NoPublicConstructor):
     def _repeated(self) -> plans.Calls:
         """Return the calls that are known in their places, to which others can be added."""
         calls = self._world._calls("batch")
-        for template, found in self._known:
+        for template in () if self._node is None else self._node.templates():
             calls.next()
-            calls.repeat(template, found.arrays)
+            calls.repeat(template, ())
+        calls.collective.keep += self._arrays
         return calls
 
     def _add(self, plan: Callable[..., T], *arguments: object) -> T:
-        if not self._begun or self._left:
-            raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
-        world = self._world
-        world._actor.check_open()
-        found = find(plan.__name__, arguments)
-        if found is not None and found.new:
-            found = None  # the calls of a batch are remembered with their outputs
+        node, arrays = self._expected(), None
+        if node is not None and node.verb == plan.__name__ and self._actor.ended is None and self._here():
+            arrays = node.fits(*arguments)
+        if node is None or arrays is None:
+            if not self._begun or self._left:
+                raise InvalidArgument("the verbs of a batch are called inside of its `async with`")
+            self._actor.check_open()
+            found = find(plan.__name__, arguments)
+            if found is not None and found.new:
+                found = None  # the calls of a batch are remembered with their outputs
+            node = None
+            if found is not None and self._collected is None:
+                node, arrays = self._world._memory.following(self._node, found), found.arrays
+            if node is None or arrays is None:
+                return self._collect(plan, arguments, found)
+        self._arrays += arrays
+        self._node = node
+        self._expected = node.next
+        result: T = node.result(arrays)
+        return result
+
+    def _collect(self, plan: Callable[..., T], arguments: tuple[object, ...], found: Found | None) -> T:
+        """Add a call that is not known in its place."""
         if self._collected is None:
-            node = None if found is None else world._memory.following(self._node).get(found.key)
-            if found is not None and node is not None and node.template is not None:
-                self._known.append((node.template, found))
-                self._node = node
-                result: T = found.result
-                return result
-            self._collected = self._repeated()
-        calls = self._collected
+            self._collected, self._expected = self._repeated(), nothing
+        calls, memory = self._collected, self._world._memory
         calls.next()
-        known = None if found is None else world._memory.call(found)
-        made = world._plan(calls, plan, arguments, found, known)
+        known = None if found is None else memory.call(found)
+        made = self._world._plan(calls, plan, arguments, found, known)
         if found is None:
             self._learns, self._node = False, None
         elif self._learns:
-            self._node = world._memory.follow(self._node, found, calls.collective.operation)
+            self._node = memory.follow(self._node, found, calls.collective.operation)
         return made
 
     def all_reduce(
@@ -711,11 +721,6 @@ class WorldBatch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument`.
         """
         self._add(plans.exchange, ((source, target),))
-
-
-def _result(found: Found, collective: Collective) -> Any:
-    """Return the result of a call that went the short way."""
-    return collective.result if found.new else found.result
 
 
 async def open_world(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .._access import KernelAccess
 from .._twins import Twin
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .modules import Module
 
 
-class Kernel(Twin):
+class Kernel(KernelAccess, Twin):
     """A kernel that can be launched, made by `dev.nvrtc.compile`. It stays valid when a generation is lost."""
 
     __slots__ = ()

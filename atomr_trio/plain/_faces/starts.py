@@ -52,7 +52,7 @@ def start(
       to a copy of more than 4 MiB of ordinary memory, in which the host takes part.
     - `close_timeout`: seconds that closing waits for started work, before it kills the worker.
     - `memory_limit`: bytes that the arrays' chunks and the workspaces of plans and graphs may take; by default 95 % of
-      the memory that was free at opening.
+      the memory that was free at opening, without 0.75 GiB for each standby.
     - `restart_policy`: the number of lost contexts that is tolerated; by default 3 within a minute.
     - `guarded`: the default for arrays: true puts each between unmapped addresses (see `Device.empty`).
     - `workers`: a source of worker processes, which takes them back, for example an `atomr_trio.testing.WorkerPool`; by

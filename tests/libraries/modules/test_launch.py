@@ -547,6 +547,7 @@ async def test_a_driver_that_sees_other_parameters_than_the_ptx_is_not_trusted(d
         ((SOURCE, ""), "a string that is not empty"),
         ((SOURCE, b"add"), "a string that is not empty"),
         ((SOURCE, "add", {"arch": "compute_80"}), "options is an NvrtcOptions, not dict"),
+        ((SOURCE, "add", ("-DN=4",)), r"not tuple.*\s.*NvrtcOptions\(defines=\{\"N\": 4\}, cpp_std=17\)"),
         ((b"", "add"), "has to be a string"),
     ],
 )

@@ -86,6 +86,11 @@ async def test_a_number_for_a_pointer_that_is_written_may_be_any_array(dev: Devi
     x = await ones(dev)
     prepared = copy.prepare(1, 8, x, y.address)
     assert await torn(dev, prepared.launch, x) == ["torn"]
+    words = r"launch of copy might have been writing it .* was given an address as a number(.|\n)*`read_only\(x\)`"
+    with pytest.raises(StaleArray, match=words):
+        await x.to_host()
+    x = await ones(dev)
+    assert await torn(dev, lambda: copy.launch(1, 8, read_only(x), y.address), x) == ["ready"]
 
 
 async def test_a_kernel_that_writes_through_a_table_reads_nothing_for_sure(dev: Device) -> None:

@@ -21,10 +21,12 @@ from atomr_trio import (
     StaleArray,
     WorldLost,
     premultiplied_sum,
+    read_only,
 )
 from atomr_trio._calls.launching import LaunchPath
 from atomr_trio._device.device import core_of
 from atomr_trio._generation.generation import Generation
+from atomr_trio._wire.protocol import LANE_COMPUTE
 from atomr_trio.libraries.nccl import actor, ready, remembered
 from atomr_trio.libraries.nccl.collectives import Published
 from atomr_trio.testing import ReturnStatus, inject
@@ -265,6 +267,69 @@ async def test_a_call_behind_work_of_another_lane_goes_the_general_way_and_waits
         await world.all_reduce(x, y)
         with short_alone(ways):
             await world.all_reduce(x, y)
+
+
+@pytest.mark.parametrize("awaited", [False, True])
+@pytest.mark.parametrize("reads", [False, True])
+async def test_an_array_that_goes_short_on_another_lane_is_taken_over_once_it_is_idle(
+    ways: Ways, reads: bool, awaited: bool
+) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        (touch,) = await compile_rogue(devices[0], "touch")
+        argument = read_only(x[0]) if reads else x[0]
+        token = core_of(devices[0]).current.token
+        for _ in range(3):
+            await touch.launch(*SHAPE, argument, N)
+            await world.all_reduce(x, x)
+        with short_alone(ways):
+            await touch.launch(*SHAPE, argument, N)
+            await world.all_reduce(x, x)
+        for array in x:
+            await array.copy_from(NUMBERS)
+        await touch.launch(*SHAPE, argument, N)
+        general = ways.general
+        async with gated(devices[0]) as gate:
+            async with trio.open_nursery() as nursery:
+                if awaited:
+                    nursery.start_soon(touch.launch, *SHAPE, argument, N)
+                    await quiet()
+                else:
+                    touch.launch_nowait(*SHAPE, argument, N)
+                assert x[0]._storage.block.fast == token
+                nursery.start_soon(world.all_reduce, x, x)
+                await under_way(world)
+                assert ways.general == general + 1
+                await gate.open()
+        assert all(np.array_equal(found, 2 * NUMBERS + 2) for found in await get(x))
+
+
+async def test_an_array_goes_back_to_its_lane_when_no_call_uses_it_any_more(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_world(2) as (devices, world):
+        x = await put(devices, NUMBERS, NUMBERS)
+        block, token = x[0]._storage.block, core_of(devices[0]).current.token
+        (touch,) = await compile_rogue(devices[0], "touch")
+        for _ in range(3):
+            await touch.launch(*SHAPE, x[0], N)
+            await world.all_reduce(x, x, op="max")
+        kill_worker(devices[1], signal.SIGSTOP)
+        with short_alone(ways):
+            world.all_reduce_nowait(x, x, op="max")
+        path = world._actor.epoch.paths(world._actor.lanes)[0][0]
+        path.give_back([(block, LANE_COMPUTE)])
+        assert block.fast == path.token
+        kill_worker(devices[1], signal.SIGCONT)
+        await until(lambda: world._actor.idle)
+        await world.all_reduce(x, x, op="max")
+        await touch.launch(*SHAPE, x[0], N)
+        assert block.fast == token
+        assert np.array_equal(await x[0].to_host(), NUMBERS + 4)
+        with monkeypatch.context() as patch:  # as long as a lost worker may still use memory
+            patch.setattr(path.generation.arena, "quarantine", {1: (block.address,)})
+            assert not path.take_over([(block, LANE_COMPUTE)])
+        assert block.fast == 0  # which the copy to the host left
 
 
 async def test_a_batch_is_remembered_as_its_calls_in_their_order(ways: Ways) -> None:
