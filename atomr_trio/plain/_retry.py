@@ -26,7 +26,7 @@ def retry(dev: Device | Devices, *, attempts: int = 3, saving: Iterable[DeviceAr
 def retry(dev: plain.Device | plain.Devices, *, attempts: int = 3, saving: Iterable[AnyArray] = ()) -> PlainRetry: ...
 
 
-def retry(dev: Any, *others: Any, attempts: int = 3, saving: Any = ()) -> Any:
+def retry(dev: Any, *_others: Any, attempts: int = 3, saving: Any = ()) -> Any:
     """Run a block again after a loss: ``async for attempt in atomr_trio.retry(dev): async with attempt: ...``.
 
     On a device of `start` it is ``for attempt in atomr_trio.retry(dev): with attempt: ...``.
@@ -48,8 +48,10 @@ def retry(dev: Any, *others: Any, attempts: int = 3, saving: Any = ()) -> Any:
     """
     from .._device.retry import GIVE_THE_GROUP, Retry
 
-    if others:
-        raise InvalidArgument(f"retry takes one device, or one group, and got {1 + len(others)}", advice=GIVE_THE_GROUP)
+    if _others:
+        raise InvalidArgument(
+            f"retry takes one device, or one group, and got {1 + len(_others)}", advice=GIVE_THE_GROUP
+        )
     given = list(saving) if isinstance(dev, Twin) and isinstance(saving, Iterable) and not _is_one(saving) else saving
     if isinstance(dev, Twin):
         return dev._enqueue(Retry._create, dev, attempts, given)

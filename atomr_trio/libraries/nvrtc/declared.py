@@ -208,7 +208,9 @@ class DeclaredKernel:
         return None
 
     def grid_for(self, n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
-        """Return the grid with a thread for each of `n` elements, as `Kernel.grid_for` does. It needs no device.
+        """Return the grid with a thread for each of `n` elements, in blocks of `block` threads. It needs no device.
+
+        `n` and `block` are those of `Kernel.grid_for`.
 
         Raises `InvalidArgument` for a block and a grid that no device takes. What this kernel or one device takes
         beyond that is checked by the launch.
