@@ -365,7 +365,7 @@ CALLS: dict[str, list[Callable[[World], Arguments]]] = {
     "Batch.to_device": [lambda w: {"source": w.y}],
     "Batch.to_host": [lambda w: {"array": w.x}],
     "Device.batch": [lambda w: {"lane": w.lane}],
-    "Device.share": [lambda w: {"array": w.x}],
+    "Device.share": [lambda w: {"array": w.x, "stream": 1}],
     "Device.to_device": [lambda w: {"source": w.y}],
     "DeviceArray.copy_from": [lambda w: {"source": w.y}],
     "Event.elapsed_since": [lambda w: {"earlier": w.event}],
