@@ -111,6 +111,7 @@ BELONGS_TO_NONE = {
         ("Devices.pick(near)", "Devices.reserve(near)"),
         "these devices have no group; `test_group_placement.py` gives it what belongs to another device",
     ),
+    "Device.share(stream)": "a stream of this process, which no device of this library has: a lane is refused as none",
     "Device.capture(record)": "a function; what it does is done by the verbs of the recorder",
     "KernelSignature.pack(arguments)": "the caller's function knows what belongs to what",
     "KernelSignature.pack(address_of)": "that function",
