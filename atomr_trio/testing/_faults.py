@@ -173,10 +173,15 @@ async def _by_signal(how: signal.Signals, dev: Device, touches: tuple[Touched, .
         with contextlib.suppress(trio.WouldBlock):  # the device was lost in another way meanwhile
             kill_worker(dev, how)
 
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(end_worker)
-        heard = await outcome.acapture(_hang, dev, touches)
-        nursery.cancel_scope.cancel()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(end_worker)
+            heard = await outcome.acapture(_hang, dev, touches)
+            nursery.cancel_scope.cancel()
+    finally:
+        if hangs():  # this was cancelled, and nothing else would end the kernel
+            with contextlib.suppress(trio.WouldBlock):
+                kill_worker(dev, how)
     heard.unwrap()
 
 

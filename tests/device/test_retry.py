@@ -44,6 +44,11 @@ async def lose(dev: atomr_trio.Device, *touches: Any) -> None:
     raise await testing.cause(dev, testing.Fault.WORKER_KILLED, *touches)
 
 
+async def note_loss(losses: list[Exception], dev: atomr_trio.Device, *touches: Any) -> None:
+    """Add the error of such work: raised in a nursery, it would cancel the other one before its worker is killed."""
+    losses.append(await testing.cause(dev, testing.Fault.WORKER_KILLED, *touches))
+
+
 def in_use(dev: atomr_trio.Device) -> int:
     return dev.statistics().memory.in_use
 
@@ -352,9 +357,11 @@ async def test_the_devices_of_a_group_are_retried_together():
                 if attempt.number < 3:
                     await lose(devices[attempt.number - 1], x if attempt.number == 1 else y)
                 if attempt.number == 3:  # both, and their work at once
+                    losses: list[Exception] = []
                     async with trio.open_nursery() as nursery:
-                        nursery.start_soon(lose, first, x)
-                        nursery.start_soon(lose, second, y)
+                        nursery.start_soon(note_loss, losses, first, x)
+                        nursery.start_soon(note_loss, losses, second, y)
+                    raise ExceptionGroup("both", losses)
         assert seen == [(number, HOST.tolist(), HOST.tolist()) for number in (1, 2, 3, 4)]
         assert (await x.to_host()).tolist() == (await y.to_host()).tolist() == [4] * 6
         assert [in_use(each) for each in devices] == before

@@ -369,6 +369,25 @@ async def test_another_fault_than_was_meant_is_noticed_and_other_errors_come_as_
             await cause(dev, Fault.TRAP)
 
 
+async def test_a_cause_that_is_cancelled_leaves_no_kernel_that_never_ends(open_test_device, monkeypatch):
+    """As in a nursery in which two devices are lost: the first error cancels the other one."""
+
+    async def never(_: Any) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(_faults, "until", never)
+    with trio.fail_after(DEADLINE):
+        async with open_test_device() as dev:
+            array = await dev.to_device(PATTERN)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(cause, dev, Fault.WORKER_KILLED, array)
+                await until(lambda: "launch of hang" in core_of(dev).current.timeline.in_flight())
+                nursery.cancel_scope.cancel()
+            await next_generation(dev, 1)
+            await array.copy_from(PATTERN)
+            assert (await array.to_host() == PATTERN).all()
+
+
 async def test_a_fault_that_the_budget_has_no_room_for_fails_the_device(open_test_device):
     async def overdo() -> None:
         async with open_test_device(restart_policy=RestartPolicy(intensity=0)) as dev:
