@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -37,6 +38,7 @@ PRINTED = {
 }
 DEVICES = {"data_parallel": 2}
 NEEDS = {"image_service": "h11"}
+PLUGIN = "atomr_trio.pytest_plugin"
 DRAWN = {"heat_equation", "mandelbrot"}
 """Those that draw their picture in each run; all do in `make sweep`, since loading matplotlib takes half a second."""
 
@@ -56,7 +58,9 @@ def run(name: str, *arguments: str, folder: Path, first: Path | None = None) -> 
     """Run an example in a fresh interpreter, in a folder of its own; modules in `first` are found before all others."""
     backend = support.chosen_backend()
     if name == "pytest_project":
-        command = ["-m", "pytest", "-p", "no:cacheprovider", str(EXAMPLES / name), "--gpu-backend", backend]
+        installed = any(each.value == PLUGIN for each in importlib.metadata.entry_points(group="pytest11"))
+        plugin = [] if installed else ["-p", PLUGIN]
+        command = ["-m", "pytest", "-p", "no:cacheprovider", *plugin, str(EXAMPLES / name), "--gpu-backend", backend]
     else:
         command = [str(EXAMPLES / name if (EXAMPLES / name).is_dir() else files(name)[0]), "--backend", backend]
     environment = support.child_environment(ATOMR_TRIO_SIM_DEVICES=os.environ.get("ATOMR_TRIO_SIM_DEVICES", "2"))

@@ -233,6 +233,16 @@ def named_stream(library: str) -> tuple[Any, int]:
     return stream, int(stream.handle)
 
 
+@attrs.frozen
+class OfHandle:
+    """A stream as CuPy takes it from others."""
+
+    handle: int
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
 @pytest.mark.parametrize("library", ["torch", "cupy", "numba", "cuda.core"])
 async def test_our_kernel_waits_for_a_stream_that_was_named_when_the_array_was_shared(dev, library):
     cupy = pytest.importorskip("cupy")
@@ -242,13 +252,13 @@ async def test_our_kernel_waits_for_a_stream_that_was_named_when_the_array_was_s
     theirs.compile()
     assert await dev.share(x, stream=stream) is x
     tensor = cupy.asarray(x)
-    with cupy.cuda.ExternalStream(handle):
+    with cupy.cuda.Stream.from_external(OfHandle(handle)):
         theirs((1,), (1024,), (flag._raw, tensor, np.int32(N), np.int32(9)))
     ours.launch_nowait(1, 1024, read_only(x), y, N)
     assert "interop.wait" in core_of(dev).current.timeline.in_flight()
     flag.raise_()
     assert (await y.to_host() == 9).all()
-    with cupy.cuda.ExternalStream(handle) as current:  # and the other way round: it waits for ours
+    with cupy.cuda.Stream.from_external(OfHandle(handle)) as current:  # and the other way round: it waits for ours
         ours.launch_nowait(1, 1024, read_only(await dev.to_device(np.full(N, 4, np.int32))), x, N)
         after = tensor + 1
         current.synchronize()

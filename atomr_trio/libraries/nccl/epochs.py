@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from .collectives import Collective, Kind
     from .ready import ReadyCall
 
-ABORT_SECONDS = 2.0
+ABORT_SECONDS = 5.0
 """The time that a worker has for an abort, in seconds; then it is replaced."""
 
 _COMMUNICATORS = itertools.count(1)
