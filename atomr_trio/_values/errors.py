@@ -718,3 +718,9 @@ def fresh(error: _ErrorT) -> _ErrorT:
     if notes is not None:
         twin.__notes__ = list(notes)
     return twin
+
+
+for _value in tuple(globals().values()):  # an error is seen that the program has never named
+    if isinstance(_value, type) and issubclass(_value, BaseException) and _value.__module__ == __name__:
+        _value.__module__ = "atomr_trio"
+del _value

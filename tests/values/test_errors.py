@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 import trio
@@ -34,7 +36,7 @@ from atomr_trio._values.errors import (
     stale_array,
 )
 from atomr_trio._wire.status import classify
-from support import describe_registered_statuses
+from support import child_environment, describe_registered_statuses
 
 PARENTS = [
     (InvalidArgument, (RequestError, ValueError)),
@@ -305,3 +307,9 @@ def test_a_fresh_error_without_a_cause_still_shows_the_context_it_is_raised_in()
 def test_an_error_from_the_import_branch_keeps_the_attributes_of_an_import_error():
     error = LibraryNotFound("no libcublas")
     assert error.msg == "no libcublas"
+
+
+def test_an_error_that_the_program_has_never_named_shows_its_public_name():
+    code = "from atomr_trio._values import errors; raise errors.InvalidArgument('no')"
+    done = subprocess.run([sys.executable, "-P", "-c", code], env=child_environment(), capture_output=True, text=True)
+    assert done.stderr.splitlines()[-1] == "atomr_trio.InvalidArgument: no"
