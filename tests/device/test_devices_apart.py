@@ -653,7 +653,7 @@ PLAIN_CALLS: dict[str, Callable[[World], Arguments]] = {
 CALLED_ELSEWHERE = {
     *("compile_to_cubin", "compile_to_ltoir", "compile_to_ptx", "kept_findings", "kernel", "link"),
     *(
-        "DeclaredKernel.launch",
+        *("DeclaredKernel.grid_for", "DeclaredKernel.launch"),
         "Device.restart",
         *("Devices.__getitem__", "Devices.events", "Devices.map", "Devices.pick", "Devices.reserve", "open_devices"),
         *("LeastLoaded.choose", "MostFree.choose", "Placement.choose", "RoundRobin.choose"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,10 @@ import trio
 import atomr_trio
 from atomr_trio import InvalidArgument, OutsideRun, plain
 from atomr_trio.plain import _errors
-from support import ROOT, chosen_backend
+from support import chosen_backend
 
 SOURCE = 'extern "C" __global__ void add(int *x, int a) { x[threadIdx.x] += a; }'
-THIS_LIBRARY = (str(ROOT / "atomr_trio"), "/outcome/", "/trio/")
+THIS_LIBRARY = (str(Path(atomr_trio.__file__).parent), "/outcome/", "/trio/")
 
 
 @pytest.fixture(scope="module")
