@@ -248,7 +248,14 @@ class _Opened(Twin):
         Raises what `function` raises; `InvalidArgument` for anything that is no async function; `OutsideRun` as `close`
         does.
         """
-        result: Result = self._wait(_awaited_here, function, *arguments)
+        session = self._session
+        try:
+            result: Result = session.twin(
+                session.loop.wait(_awaited_here, (function, *[bare(each) for each in arguments]), {})
+            )
+        except Exception as error:
+            prepare(error)
+            raise
         return result
 
     async def in_asyncio(self, verb: Callable[..., Result], *arguments: Any, **keywords: Any) -> Result:

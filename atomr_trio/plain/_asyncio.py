@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .._values.errors import InvalidArgument, OutsideRun
 from .._values.util import known, shown
-from ._loop import Call
+from ._call import Call
 from ._twins import Session, Twin, bare
 
 _LOOK_AGAIN: Final = 0.1

@@ -49,6 +49,13 @@ def begin() -> bool:
     return False
 
 
+def may_be_cut_off() -> bool:
+    """Return whether a handler of the program might raise an exception here, between any two instructions."""
+    return (
+        threading.current_thread() is _main() and callable(handler := _handler_of(_SIGINT)) and handler is not _handle
+    )
+
+
 def end(has_begun: bool) -> None:
     """Put Python's handler back. Raises the `KeyboardInterrupt` that came in a guarded function."""
     if has_begun and _handler_of(_SIGINT) is _handle:

@@ -1,8 +1,8 @@
 """The trio run of one `start`, in a thread of its own, and the calls that other threads make in it.
 
-A blocking call is handed to the run, which makes a system task of it, in the context of the caller; the caller waits on
-a queue. That is one crossing of threads each way. A call is settled exactly once: by its task, by its cancellation
-before it has begun, or by the end of the run, which settles all that are left.
+A verb begins in the thread that calls it, and most verbs end there (``_lent_tasks.py``). One that has to wait goes on
+in the run. A function of the program is handed to the run whole, which makes a system task of it, in the context of the
+caller. In both cases the caller waits on a queue.
 
 When the caller is interrupted (`KeyboardInterrupt`), its call is cancelled, like an awaited verb whose scope is. It
 waits until that is done: memory of the caller is not touched any more then. Every verb ends soon after that.
@@ -15,15 +15,14 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import contextvars
 import os
 import queue
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from types import CoroutineType
 from typing import Any, Final
 
-import outcome
 import trio
 from trio.lowlevel import in_trio_task
 
@@ -31,7 +30,9 @@ from .._supervision.home import HELD
 from .._values.errors import AtomrInternalError, DeviceClosed, DeviceError, DeviceFailed, OutsideRun, fresh
 from .._values.util import Living, known
 from . import _interrupts
+from ._call import Ask, Call
 from ._interrupts import forget_noted, guarded, raise_noted
+from ._lent_tasks import MOST, LentTask
 from ._turn import Turn
 
 SECONDS_AT_EXIT: Final = 30.0
@@ -46,87 +47,8 @@ _OPEN_ONE = (
     "`await trio.to_thread.run_sync(verb, ...)`"
 )
 
-
-Ask = Callable[..., Awaitable[Any]]
-"""Has the caller's thread call a function; see `Call.ask`."""
-
-
-class Call:
-    """One call, from the thread that makes it to its end in the run."""
-
-    __slots__ = ("_arguments", "_context", "_function", "_keywords", "_loop", "_scope", "_tell", "outcome")
-
-    def __init__(
-        self,
-        loop: Loop,
-        function: Callable[..., Awaitable[Any]],
-        arguments: Sequence[Any],
-        keywords: Mapping[str, Any],
-        tell: Callable[[Callable[[], None] | None], object],
-    ) -> None:
-        """Prepare it. `tell` is called in the run's thread: with a job for the caller, and with None at the end."""
-        self._loop = loop
-        self._function = function
-        self._arguments = arguments
-        self._keywords = keywords
-        self._tell = tell
-        self._context = contextvars.copy_context()
-        self._scope: trio.CancelScope | None = None
-        self.outcome: outcome.Outcome[Any] | None = None
-        """How it ended; None as long as it has not."""
-
-    def begin(self) -> None:
-        """Start its task. Called in the run's thread."""
-        if self.outcome is None:
-            self._scope = trio.CancelScope()
-            try:
-                trio.lowlevel.spawn_system_task(self._run, context=self._context)
-            except RuntimeError:  # the run is about to end
-                self.settle(outcome.Error(self._loop.error()))
-
-    def cancel(self) -> None:
-        """Cancel it, or settle it if it has not begun. Called in the run's thread."""
-        if self._scope is not None:
-            self._scope.cancel(reason="the thread that waits was interrupted")
-        else:
-            self.settle(outcome.Error(KeyboardInterrupt()))
-
-    def settle(self, end: outcome.Outcome[Any]) -> None:
-        """End it. Only the first end counts."""
-        if self.outcome is None:
-            self.outcome = end
-            self._loop.calls.discard(self)
-            self._tell(None)
-
-    async def _run(self) -> None:
-        end: outcome.Outcome[Any] | None = None
-        try:
-            with known(self._scope, "it has begun"):
-                end = await outcome.acapture(self._function, *self._arguments, **self._keywords)
-                if isinstance(end, outcome.Error) and isinstance(end.error, trio.Cancelled):
-                    caught, end = end.error, None
-                    raise caught
-        except trio.Cancelled:  # of the run: the device has ended
-            self.settle(outcome.Error(self._loop.error()))
-            raise
-        finally:
-            if end is not None:
-                self.settle(end)
-        if end is None:
-            self.settle(outcome.Error(KeyboardInterrupt()))
-
-    async def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Have the caller's thread call a function, and return what it returns. Awaited by the task of this call."""
-        answered = trio.Event()
-        answers: list[outcome.Outcome[Any]] = []
-
-        def job() -> None:
-            answers.append(outcome.capture(function, *arguments))
-            self._loop.post(answered.set)
-
-        self._tell(job)
-        await answered.wait()
-        return answers[0].unwrap()
+Box = queue.SimpleQueue[Callable[[], None] | None]
+"""What a call has for the thread that waits for it: jobs, and None at the end."""
 
 
 class Loop:
@@ -146,6 +68,9 @@ class Loop:
         """Held while a twin is made, so that two threads make the same one."""
         self._process = os.getpid()
         self._turn: Turn | None = None
+        self._free_tasks: list[LentTask] = []
+        """Those that no call uses. Changed with the turn."""
+        self._lent_tasks = 0
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._closing: trio.Event | None = None
@@ -195,6 +120,10 @@ class Loop:
         self._closing = trio.Event()
         self._turn = Turn(lambda: bool(self.calls))
         HELD.set(self._turn.held)
+        if self._turn.is_taken:
+            self._lend_one_more()
+            for _ in range(2):  # it runs behind the first, and is free behind the second
+                await trio.lowlevel.cancel_shielded_checkpoint()
         with self._scope:
             async with self._opening() as face:
                 self.face = face
@@ -203,7 +132,7 @@ class Loop:
 
     def _settle_all(self) -> None:
         for call in list(self.calls):
-            call.settle(outcome.Error(self.error()))
+            call.settle_over()
 
     def _settle_if_over(self) -> None:
         if self.is_over:  # it has ended meanwhile, and did not see the call
@@ -310,50 +239,125 @@ class Loop:
         Raises what it raises; `OutsideRun` in a task of trio; the error of the device's end, once the run has ended.
         """
         self._check_place()
-        box: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        return self._waited(Call(self, function, arguments, keywords, box.put), box)
+        box: Box = queue.SimpleQueue()
+        call = Call(self, function, arguments, keywords, box.put)
+        return self._waited([(call, box)], self.begin, call)
 
     def wait_asking(self, function: Callable[[Ask], Awaitable[Any]]) -> Any:
         """Await a function in the run, which may have this thread call functions meanwhile. Raises as `wait` does."""
         self._check_place()
-        box: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        box: Box = queue.SimpleQueue()
         calls: list[Call] = []
 
         async def asking() -> Any:
             return await function(calls[0].ask)
 
         calls.append(Call(self, asking, (), {}, box.put))
-        return self._waited(calls[0], box)
+        return self._waited([(calls[0], box)], self.begin, calls[0])
 
-    def _waited(self, call: Call, box: queue.SimpleQueue[Callable[[], None] | None]) -> Any:
+    def wait_here(
+        self, verb: Callable[..., Awaitable[Any]], arguments: Sequence[Any], keywords: Mapping[str, Any]
+    ) -> Any:
+        """Await a verb of the library: it begins in this thread, with the turn of the run. Raises as `wait` does."""
+        turn = self._turn
+        if turn is None or self.is_over or turn.held() or in_trio_task() or not turn.is_taken:
+            return self.wait(verb, arguments, keywords)
+        made: list[tuple[Call, Box]] = []
+        return self._waited(made, self._begin_here, turn, made, verb, arguments, keywords)
+
+    def _waited(self, made: list[tuple[Call, Box]], begin: Callable[..., Any], *arguments: Any) -> Any:
+        """Begin a call, and return its result. If `made` has it then, wait for its end first."""
         has_begun = False
         try:
             has_begun = _interrupts.begin()
-            self.begin(call)
+            result = begin(*arguments)
+            if not made:
+                return result
             raise_noted()
-            while (job := box.get()) is not None:
+            while (job := made[0][1].get()) is not None:
                 job()
         except BaseException:
-            has_begun = _interrupts.begin() or has_begun  # an interrupt has ended it
-            _settled(call, box, self.post)
-            forget_noted()
+            if made:
+                has_begun = _interrupts.begin() or has_begun  # an interrupt has ended it
+                _settled(*made[0], self.post)
+                forget_noted()
             raise
         finally:
             _interrupts.end(has_begun)
-        end = known(call.outcome, "its end was told")
+        end = known(made[0][0].outcome, "its end was told")
         try:
             return end.unwrap()
         finally:
-            del call, end  # or the traceback of an error would hold what it holds
+            del end, made  # or the traceback of an error would hold what it holds
+
+    @guarded
+    def _begin_here(
+        self,
+        turn: Turn,
+        made: list[tuple[Call, Box]],
+        verb: Callable[..., Awaitable[Any]],
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> Any:
+        """Return the result of a verb, or put the call that it goes on as into `made`."""
+
+        def make() -> Call:
+            box: Box = queue.SimpleQueue()
+            call = Call(self, verb, arguments, keywords, box.put)
+            self.calls.add(call)
+            made.append((call, box))
+            return call
+
+        if _interrupts.may_be_cut_off():
+            self._hand_over(make())
+            return None
+        return turn.run(self._attempt, (turn, make, verb, arguments, keywords), {})
+
+    def _attempt(
+        self,
+        turn: Turn,
+        make: Callable[[], Call],
+        verb: Callable[..., Awaitable[Any]],
+        arguments: Sequence[Any],
+        keywords: Mapping[str, Any],
+    ) -> Any:
+        """Begin a verb in this thread, which has the turn."""
+        if turn.is_over:
+            raise self.error()
+        if not self._free_tasks:
+            make().begin()
+            self._lend_one_more()
+        else:
+            awaited = verb(*arguments, **keywords)
+            coroutine = awaited if type(awaited) is CoroutineType else _coroutine(awaited)
+            task = self._free_tasks.pop()
+            result = task.attempt(coroutine, turn.is_wanted, make)
+            if type(result) is not Call:
+                return result
+            if not self._free_tasks:
+                self._lend_one_more()
+        turn.hurry()
+        turn.wake()
+        return None
+
+    def _lend_one_more(self) -> None:
+        """Have one more task that can be lent, if there are not too many. Called with the turn."""
+        if self._lent_tasks < MOST:
+            with contextlib.suppress(RuntimeError):  # the run is about to end
+                trio.lowlevel.spawn_system_task(LentTask(self._free_tasks).serve)
+                self._lent_tasks += 1
 
     @guarded
     def begin(self, call: Call) -> None:
         """Hand a call to the run. It is settled in any case."""
         self.calls.add(call)
+        self._hand_over(call)
+
+    def _hand_over(self, call: Call) -> None:
         if self._turn is not None:
             self._turn.hurry()
         if self.is_over or not self.post(call.begin):
-            call.settle(outcome.Error(self.error()))
+            call.settle_over()
         else:
             self._settle_if_over()
 
@@ -378,7 +382,7 @@ class Loop:
 
 
 @guarded
-def _settled(call: Call, box: queue.SimpleQueue[Callable[[], None] | None], post: Callable[..., bool]) -> None:
+def _settled(call: Call, box: Box, post: Callable[..., bool]) -> None:
     """Cancel a call, and wait for its end, whatever interrupts this."""
     is_told = False
     while call.outcome is None:
@@ -392,6 +396,10 @@ def _settled(call: Call, box: queue.SimpleQueue[Callable[[], None] | None], post
 @guarded
 def _start(thread: threading.Thread) -> None:
     thread.start()
+
+
+async def _coroutine(awaited: Awaitable[Any]) -> Any:
+    return await awaited
 
 
 def _awaited(verb: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:

@@ -18,6 +18,7 @@ wants its turn back says so, and the others wait behind it.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import importlib
 import threading
@@ -29,12 +30,12 @@ import trio
 
 from ._interrupts import guarded
 
-_CONTEXT: Any
+CONTEXT: Any
 try:
-    _CONTEXT = importlib.import_module("trio._core._run").GLOBAL_RUN_CONTEXT
+    CONTEXT = importlib.import_module("trio._core._run").GLOBAL_RUN_CONTEXT
 except (ImportError, AttributeError):  # pragma: no cover - a trio of the future
-    _CONTEXT = None
-
+    CONTEXT = None
+"""What trio keeps for each thread: the run that is in it, and the task that is running."""
 
 PATIENCE: Final = 0.002
 """The time that a run leaves to a thread that enqueues, in seconds: that of a thousand launches."""
@@ -42,7 +43,7 @@ PATIENCE: Final = 0.002
 
 def _knows_trio() -> bool:
     """Return whether the current run is where this file expects it. Called in a task."""
-    runner = getattr(_CONTEXT, "runner", None)
+    runner = getattr(CONTEXT, "runner", None)
     return all(hasattr(runner, name) for name in ("runq", "reschedule", "entry_queue"))
 
 
@@ -56,7 +57,10 @@ class Turn(trio.abc.Instrument):
         self._lock = threading.RLock()
         self._gate = threading.Lock()
         self._is_wanted = False
-        self._is_over = False
+        self._waiting: collections.deque[None] = collections.deque()
+        """An item for each thread that waits for the turn."""
+        self.is_over: bool = False
+        """True once the run has ended."""
         self._taken_at = 0.0
         """When another thread had it last, by `time.perf_counter`."""
         self._is_awake = True
@@ -68,7 +72,7 @@ class Turn(trio.abc.Instrument):
         # Asked by every verb: `get_ident` takes three times as long.
         self.held: Callable[[], bool] = self._lock._is_owned  # type: ignore[attr-defined]
         """True in the thread that has the turn."""
-        self._runner: Any = getattr(_CONTEXT, "runner", None)
+        self._runner: Any = getattr(CONTEXT, "runner", None)
         self._token = trio.lowlevel.current_trio_token()
         self._lock.acquire()
         trio.lowlevel.add_instrument(self)
@@ -91,7 +95,7 @@ class Turn(trio.abc.Instrument):
 
     def after_run(self) -> None:
         """Called by trio: the run has ended, however it did."""
-        self._is_over = True
+        self.is_over = True
         if self.held():
             self._lock.release()
 
@@ -100,34 +104,47 @@ class Turn(trio.abc.Instrument):
         with contextlib.suppress(RuntimeError):  # it is released
             self._urgent.release()
 
+    def is_wanted(self) -> bool:
+        """Return whether the run or another thread could use the turn now. Called by a thread that has it."""
+        return self._is_wanted or bool(self._runner.runq) or bool(self._waiting)
+
     @guarded
     def run(self, verb: Callable[..., Any], arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
         """Call a verb with the turn, in any thread that no trio run is in. Waits for the turn, not for the device."""
         if self._is_wanted:
             with self._gate:  # until the run has it
                 pass
-        with self._lock:
-            if self._is_over:
+        if not self._lock.acquire(blocking=False):
+            self._waiting.append(None)
+            self._lock.acquire()
+            self._waiting.pop()
+        try:
+            if self.is_over:
                 return verb(*arguments, **keywords)
             self._taken_at = perf_counter()
-            before = getattr(_CONTEXT, "runner", None)  # of a guest run, between two of its turns
-            _CONTEXT.runner = self._runner
+            before = getattr(CONTEXT, "runner", None)  # of a guest run, between two of its turns
+            CONTEXT.runner = self._runner
             try:
                 return verb(*arguments, **keywords)
             finally:
                 if before is None:
-                    del _CONTEXT.runner
+                    del CONTEXT.runner
                 else:
-                    _CONTEXT.runner = before
-                if self._runner.runq and not self._is_awake:
-                    self._wake()
+                    CONTEXT.runner = before
+                if self._runner.runq:
+                    self.wake()
+        finally:
+            self._lock.release()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Have the run look at its tasks and its deadlines. Called by a thread that has the turn."""
+        if self._is_awake:
+            return
         self._is_awake = True
         try:
             self._token.run_sync_soon(_nothing, idempotent=True)
         except trio.RunFinishedError:  # it needs no waking
-            self._is_over = True
+            self.is_over = True
 
 
 def _nothing() -> None:

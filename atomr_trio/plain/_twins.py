@@ -91,14 +91,14 @@ class Twin:
     # What the generated methods do. The result is Any: each says what it is.
 
     def _wait(self, verb: Callable[..., Awaitable[Any]], /, *arguments: Any, **keywords: Any) -> Any:
-        """Await a verb in the device's run."""
+        """Await a verb of the library, which begins in this thread."""
         session = self._session
         try:
-            result = session.loop.wait(verb, [bare(each) for each in arguments], _bare_values(keywords))
+            result = session.loop.wait_here(verb, [bare(each) for each in arguments], _bare_values(keywords))
         except Exception as error:
             prepare(error)
             raise
-        return session.twin(result)
+        return result if result is None else session.twin(result)
 
     def _enqueue(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call a verb that does not wait."""

@@ -1,8 +1,9 @@
 """What a program without trio pays for each verb, beside the awaited one on the same device: `make bench-plain`.
 
-A verb that waits crosses to the thread of the device's run and back; one that only enqueues takes its turn with that
-run. Both faces do the same work on one device, and take turns, repetition by repetition. The figures belong to this
-machine; only differences within one run carry over to others.
+A verb runs in the thread that calls it, with the turn of the device's run, until it has to wait for long; a function of
+the program, which has a row of its own, is handed to the run's thread and back. Both faces do the same work on one
+device, and take turns, repetition by repetition. The figures belong to this machine; only differences within one run
+carry over to others.
 """
 
 from __future__ import annotations

@@ -287,7 +287,7 @@ VERB_LIMIT: Final = 8e-6
 
 
 CROSSING_LIMIT: Final = 100e-6
-"""Seconds that a blocking verb may take more than the awaited one: a change of threads each way."""
+"""Seconds that a blocking verb may take more than the awaited one."""
 TURN_LIMIT: Final = 5e-6
 """The same of a verb that only enqueues, which takes its turn with the device's run."""
 

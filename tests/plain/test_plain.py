@@ -436,7 +436,7 @@ def test_a_thread_that_enqueues_all_the_time_lets_others_wait_for_results(dev):
 
 
 def test_verbs_cross_to_the_run_where_trio_does_not_say_where_that_is(monkeypatch):
-    monkeypatch.setattr(_turn, "_CONTEXT", None)
+    monkeypatch.setattr(_turn, "CONTEXT", None)
     with start() as dev:
         assert not dev._session.loop._turn.is_taken
         x = dev.zeros(3)

@@ -61,7 +61,7 @@ class OwnThread:
     def begin_close(self) -> None:
         """Nothing is open."""
 
-    def wait(self, verb: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]) -> Any:
+    def wait_here(self, verb: Callable[..., Any], arguments: list[Any], keywords: dict[str, Any]) -> Any:
         stops = verb(*arguments, **keywords).__await__()
         try:
             next(stops)
