@@ -498,7 +498,7 @@ class Worker:
                             words[RECORDS_READ_WORD] = read
                             return end
                         continue
-                    if native is not None and hot.native is not None and get_ready(launch) is hot:
+                    if native is not None and hot.native is not None and ready.holds(launch, hot):
                         native.add(launch, hot)
                     lane, signs = hot.lane, hot.joins is None
                     bound = ticket if signs else lane.bound_of_group(ticket)

@@ -17,7 +17,7 @@ import mmap
 import os
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import CFUNCTYPE, c_int, c_long, c_size_t, c_uint, c_uint64, c_void_p, cast
 from typing import Any, Final, NamedTuple
 
@@ -26,7 +26,7 @@ from .._wire.channel import TimelinePage
 from .._wire.protocol import MAX_LANES, RECORDS_READ_WORD, counter_word
 from .._wire.ring import GROUPS, ORDERED_STORES, Ring
 from . import native_code, native_layout
-from .base.lanes import HotCall, Lane, NativeLaunch
+from .base.lanes import Following, HotCall, Lane, NativeLaunch
 from .base.pointers import pointer_to
 from .base.shared_words import (
     CLOCK_GETTIME,
@@ -50,7 +50,7 @@ from .base.shared_words import (
     Words,
     address_of,
 )
-from .native_layout import CALL_WORDS, ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, Reason, hash_of
+from .native_layout import CALL_WORDS, ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, LINK_WORDS, Reason, hash_of
 
 LAUNCH_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
 WRITE_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_uint)
@@ -182,8 +182,8 @@ class NativeLoop:
         self.known: Final[dict[bytes, HotCall]] = {}
         """The launches that the code knows, by what is the same in each of their records."""
         self._places: dict[int, HotCall] = {}
-        self._then_errors: dict[int, Callable[[int], Exception]] = {}
-        """By the address of their entries: what the statuses of second calls mean."""
+        self._following: dict[int, Sequence[Following]] = {}
+        """By the address of their entries: the functions that follow others."""
         self._kept: list[object] = []
         """The owners of what the entries point to."""
         state = self._state
@@ -254,7 +254,8 @@ class NativeLoop:
             return
         if reason == Reason.FAILED:
             ticket = lane.accepted + 1
-            error = self._then_errors[self._state[ENTRY]] if self._state[PART] else hot.error
+            part = self._state[PART]
+            error = self._following[self._state[ENTRY]][part - 1].refused if part else hot.error
             lane.failed_hot(hot.verb, ticket, error(status))
             lane.made_hot(ticket, signs=hot.joins is None)
         else:
@@ -294,18 +295,21 @@ class NativeLoop:
             words[at + _SIZE] = native.parameter_bytes
             self._kept.append(native.keep)
         else:
-            call = Words(len(CALL_WORDS))
-            second = 0 if native.then_arguments is None else native.then_arguments.address
-            given = (native.function, native.arguments.address, native.guard, native.expected, len(native.targets))
-            for place, word in enumerate((*given, native.then, second)):
+            links: list[Words] = []
+            for each in reversed(native.then):
+                link = Words(len(LINK_WORDS))
+                link.set((each.function, each.arguments.address, links[-1].address if links else 0))
+                links.append(link)
+            call, then = Words(len(CALL_WORDS)), links[-1].address if links else 0
+            given = native.function, native.arguments.address, then, native.guard, native.expected, len(native.targets)
+            for place, word in enumerate(given):
                 call.view[place] = word
             for index, target in enumerate(native.targets):
                 for place, word in zip((_TARGET, _BASE, _MOST), target, strict=True):
                     call.view[place + index] = word
-            if native.then_error is not None:
-                self._then_errors[self._table_address + at * 8] = native.then_error
+            self._following[self._table_address + at * 8] = native.then
             words[at + _CALL] = call.address
-            self._kept.append((native, call))
+            self._kept.append((native, call, links))
         self._show(hot.lane)
         words[at + _LANE] = hot.lane.shared.address
         self.known[launch] = hot
@@ -325,7 +329,7 @@ class NativeLoop:
             ctypes.memset(self._table_address, 0, len(self._memory))
         self.known.clear()
         self._places.clear()
-        self._then_errors.clear()
+        self._following.clear()
         self._kept.clear()
 
     def _counters_are_told(self) -> None:

@@ -39,19 +39,19 @@ ENTRY_WORDS: Final = (
 """The words of an entry of the table: the key; the address of the lane's words; 1 if the launch asks for its ticket at
 once; the address of a library's call, or 0; the arguments of ``cuLaunchKernelEx``; the size of the parameter block. An
 entry without a lane is free."""
+LINK_WORDS: Final = ("function", "arguments", "then")
+"""The words of each function of a library's call: the addresses of the function, of its arguments, and of the same
+words of the function that is called next, or 0."""
 CALL_WORDS: Final = (
-    "function",
-    "arguments",
+    *LINK_WORDS,
     "guard",
     "expected",
     "count",
-    "then",
-    "then_arguments",
     *(f"{what}_{word}" for what in ("target", "base", "most") for word in range(MOST_WORDS)),
 )
-"""The words of a library's call: the addresses of the function, of its arguments, and of a setting or 0; the number
-that the setting must be; the number of the record's words; a second function or 0, and its arguments. For each word:
-the address where it belongs, what is added to it, and the most that it may be."""
+"""The words of a library's call: those of its first function; the address of a setting, or 0; the number that it must
+be; the number of the record's words. For each word: the address where it belongs, what is added to it, and the most
+that it may be."""
 ENTRY_STRIDE: Final = 16
 """The words from one entry to the next."""
 HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -112,7 +112,7 @@ def _numbers() -> dict[str, int]:
         **{f"LANE_{name.upper()}": index * _WORD for index, name in enumerate(LANE_WORDS)},
         **{f"LOOP_{name.upper()}": index * _WORD for index, name in enumerate(LOOP_WORDS)},
         **{f"ENTRY_{name.upper()}": index * _WORD for index, name in enumerate(ENTRY_WORDS)},
-        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS[:7])},
+        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS[:6])},
         **{f"REASON_{reason.name}": reason.value for reason in Reason},
     }
 

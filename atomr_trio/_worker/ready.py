@@ -109,6 +109,10 @@ class ReadyCalls:
         error = self._modules.launch_error
         return self._keep(launch, HotCall(LAUNCH, lane, call, error, unsigned=_unsigned(launch), native=lambda: native))
 
+    def holds(self, key: bytes, hot: HotCall) -> bool:
+        """Return whether a call is still ready."""
+        return (self.calls.get(key) or self._alone.get(key)) is hot
+
     def queued(self, slots: memoryview, at: int, lanes: Mapping[int, Lane]) -> tuple[Lane, Command] | None:
         """Return a ready record as a command for a lane that has others before it; None for any other record.
 
@@ -155,9 +159,10 @@ class ReadyCalls:
             return None
         words = record.words.unpack_from if record.count else None
         unsigned = _unsigned(key)
-        call, error, _, native, again = ready
+        call, error, alone, native, again, bounded = ready
+        native = None if alone and not bounded else native
         hot = HotCall(known.verb, lane, call, error, unsigned=unsigned, words=words, native=native, again=again)
-        return self._keep(key, hot, alone=ready.alone)
+        return self._keep(key, hot, alone=alone)
 
     def _keep(self, key: bytes, hot: HotCall, *, alone: bool = False) -> HotCall:
         if len(self.calls) + len(self._alone) >= _MOST:

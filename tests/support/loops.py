@@ -14,6 +14,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
@@ -36,7 +37,7 @@ from atomr_trio._wire.records import context as context_records
 from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, group_index
 from atomr_trio._worker import native
-from atomr_trio._worker.base.lanes import Command, Lane, NativeCall, NativeLaunch, Ready, Target
+from atomr_trio._worker.base.lanes import Command, Following, Lane, NativeCall, NativeLaunch, Ready, Target
 from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS, STREAM, Words
 from atomr_trio._worker.main import IDLE_SECONDS, Worker
 from atomr_trio._worker.ready import ReadyCalls
@@ -49,6 +50,8 @@ DO = TOY.verb("do", Mode.ENQUEUES, {"what": "Q"})
 BLOCK = TOY.verb("block", Mode.BLOCKS, {"what": "Q"})
 FORGET = TOY.verb("forget", Mode.ENQUEUES, {"what": "Q"})
 REPEAT = TOY.verb("repeat", Mode.ENQUEUES, {"what": "Q"})
+FIRST = 7
+"""The first argument of a repeated call; that of the functions that follow it is larger by 1 each."""
 DO_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 12)
 """A function of twelve arguments, of which half are on the stack."""
 _PAGE_ON_DEVICE = 1 << 40
@@ -117,37 +120,43 @@ class _ToyEngine:
         def call(words: tuple[int, ...]) -> int:
             given = filled(payload, places, words) if places else payload
             status = self._machine.note(("call", lane.index, verb, given))
-            if self._machine.calls_again and not status:
-                status = self._machine.note(("again", lane.index, verb, given))
-                self._machine.failed_again = status != 0
+            for part in range(1, self._machine.following + 1):
+                if not status and (status := self._machine.note((f"part {part}", lane.index, verb, given))):
+                    self._machine.failed_part = part
             return status
 
         def native() -> NativeCall:
-            arguments, number, behind = Words(MOST_ARGUMENTS), Words(1), Words(MOST_ARGUMENTS)
-            arguments.set((7, lane.index, verb, number.address, *range(4, 11), -1))
+            arguments, number = Words(MOST_ARGUMENTS), Words(1)
+            arguments.set((FIRST, lane.index, verb, number.address, *range(4, 11), -1))
             number.set(struct.unpack("<Q", payload))
             setting = self._machine.setting
             function = ctypes.cast(self._machine.do, ctypes.c_void_p).value or 0
             most = self._machine.most_word
-            form = NativeCall(
+            following = []
+            for part in range(1, self._machine.following + 1):
+                behind = Words(MOST_ARGUMENTS)
+                behind.set((FIRST + part, lane.index, verb, number.address, *range(4, 11), -1))
+                following.append(Following(function, behind, partial(refused, part)))
+            return NativeCall(
                 function,
                 arguments,
                 [Target(number.address, most=most) for _ in places],
                 setting.address,
                 setting.view[0],
+                then=following,
                 keep=(number, setting),
             )
-            if not self._machine.calls_again:
-                return form
-            behind.set((8, lane.index, verb, number.address, *range(4, 11), -1))
-            again = lambda status: CudaError(status, "toyDoAgain")  # noqa: E731
-            return form._replace(then=function, then_arguments=behind, then_error=again)
+
+        def refused(part: int, status: int) -> CudaError:
+            self._machine.effects.append(("undone", part))
+            return CudaError(status, f"toyDoPart{part}")
 
         def error(status: int) -> CudaError:
-            again, self._machine.failed_again = self._machine.failed_again, False
-            return CudaError(status, "toyDoAgain" if again else "toyDo")
+            part, self._machine.failed_part = self._machine.failed_part, 0
+            return refused(part, status) if part else CudaError(status, "toyDo")
 
-        return Ready(call, error, native=native)
+        alone = self._machine.alone
+        return Ready(call, error, native=native, alone=alone is not None, bounded=alone == "bounded")
 
     def forget_lane(self, index: int) -> tuple[()]:
         return ()
@@ -194,7 +203,8 @@ class Machine:
 
     `refused` has the status of the calls that fail, by their number; `refused_tickets` that of the tickets, by lane and
     ticket, of which the first attempt alone fails unless the context is lost. The GPU is `lag` tickets behind.
-    `calls_again` adds a second call behind each call that is repeated; native code takes words up to `most_word`.
+    Repeated calls are made `alone` if that is not None, and are bounded if it says so. So many `following` calls are
+    behind each; native code takes words up to `most_word`.
     """
 
     def __init__(
@@ -205,13 +215,15 @@ class Machine:
         refused_tickets: Mapping[tuple[int, int], int] | None = None,
         lag: int = 0,
         read_before: int = 0,
-        calls_again: bool = False,
+        following: int = 0,
+        alone: str | None = None,
         most_word: int = (1 << 64) - 1,
     ) -> None:
         self.refused = refused or {}
         self.refused_tickets = dict(refused_tickets or {})
         self.lag = lag
-        self.calls_again, self.failed_again, self.most_word = calls_again, False, most_word
+        self.alone = alone
+        self.following, self.failed_part, self.most_word = following, 0, most_word
         self.effects: list[tuple[Any, ...]] = []
         """Every call of the driver, in its order."""
         self.messages: list[dict[str, Any]] = []
@@ -310,7 +322,9 @@ class Machine:
     def _do(self, *arguments: int) -> int:
         handle, lane, verb, number, *rest, last = arguments
         assert (rest, last) == (list(range(4, 11)), (1 << 64) - 1)
-        return self.note(({7: "call", 8: "again"}[handle], lane, verb, ctypes.string_at(number, 8)))
+        return self.note(
+            (f"part {handle - FIRST}" if handle > FIRST else "call", lane, verb, ctypes.string_at(number, 8))
+        )
 
     def _write(self, stream: int, address: int, value: int, flags: int) -> int:
         lane = stream - 1

@@ -131,8 +131,8 @@ def test_a_call_for_native_code_has_its_arguments_and_the_places_of_its_words():
                 ctypes.c_uint64.from_address(target.address).value = word + target.base
             kind = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 24)
             status = kind(form.function)(*form.arguments.view)
-            if form.then and not status:
-                status = kind(form.then)(*form.then_arguments.view)
+            for each in form.then:
+                status = status or kind(each.function)(*each.arguments.view)
             driver.cuStreamSynchronize(lane.stream)
             return status
 
@@ -164,7 +164,7 @@ def test_a_call_for_native_code_has_its_arguments_and_the_places_of_its_words():
             assert made(answered, place) == 0
             assert struct.unpack_from("<d", host, place) == (74,)
         assert [target.most for target in answered.targets] == [OFFSET_MASK]
-        assert answered.then_error(1).function == "cuMemcpyDtoHAsync_v2"
+        assert answered.then[0].refused(1).function == "cuMemcpyDtoHAsync_v2"
         assert not raised
 
         # A function that raises ends the worker, since C would go on.

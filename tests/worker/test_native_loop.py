@@ -103,10 +103,10 @@ places = st.integers(1, 60)
 
 
 @examples(1.5)
-@given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS), st.booleans())
-def test_the_same_records_have_the_same_effects(records, refused, read_before, calls_again):
+@given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS), st.integers(0, 3))
+def test_the_same_records_have_the_same_effects(records, refused, read_before, following):
     """Wherever in the ring they lie, and whatever of them the driver refuses."""
-    with ran(records, refused=refused, read_before=read_before, calls_again=calls_again) as (python, natively):
+    with ran(records, refused=refused, read_before=read_before, following=following) as (python, natively):
         assert natively.effects == python.effects
         assert natively.state() == python.state()
         assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
@@ -195,15 +195,27 @@ def test_calls_of_a_library_that_are_known_need_no_python(native_machine):
     assert made == [record.what.to_bytes(8, "little") for record in (*words, *constants)]
 
 
-def test_a_second_call_is_made_behind_the_first_and_its_refusal_has_its_own_name(native_machine):
-    each = native_machine(calls_again=True, refused={6: REFUSED, 7: REFUSED})
-    each.run([Other(0, REPEAT.number, number) for number in range(5)])
-    assert [effect[0] for effect in each.effects if effect[0] != "ticket"] == [
-        *("call", "again") * 3,  # of which the last was refused
+@pytest.mark.parametrize("alone", ["bounded", "weighed"])
+def test_of_calls_that_are_made_alone_native_code_makes_those_that_are_bounded(native_machine, alone):
+    each = native_machine(alone=alone)
+    each.run([Other(0, REPEAT.number, number) for number in range(20)])
+    taken = each.returned.count(Reason.RECORD)
+    assert taken == (2 if alone == "bounded" else 1), "for the first and for the end; or Python takes them all"
+    assert [int.from_bytes(effect[3], "little") for effect in each.effects if effect[0] == "call"] == [*range(20)]
+
+
+def test_calls_that_follow_another_are_made_behind_it_and_each_refusal_has_its_own_name(native_machine):
+    each = native_machine(following=2, refused={8: REFUSED, 9: REFUSED, 12: REFUSED})
+    each.run([Other(0, REPEAT.number, number) for number in range(6)])
+    assert [effect[:2] if effect[0] == "undone" else effect[0] for effect in each.effects if effect[0] != "ticket"] == [
+        *("call", "part 1", "part 2") * 2,
+        *("call", "part 1", ("undone", 1)),
         "call",  # refused, so nothing behind it
-        *("call", "again"),
+        *("call", "part 1", "part 2", ("undone", 2)),
+        *("call", "part 1", "part 2"),
     ]
-    assert [message["text"].partition(":")[0] for message in each.state()["errors"]] == ["toyDoAgain", "toyDo"]
+    names = [message["text"].partition(":")[0] for message in each.state()["errors"]]
+    assert names == ["toyDoPart1", "toyDo", "toyDoPart2"]
 
 
 def test_a_word_that_is_too_large_for_native_code_is_left_to_python(native_machine):

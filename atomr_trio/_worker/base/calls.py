@@ -15,7 +15,7 @@ from ..._wire.records.calls import ANSWER_BYTES, HEAD, SIZE, STAGING_AT, WORD, C
 from ..._wire.records.memory import OFFSET_MASK
 from ..._wire.status import StatusClass, classify
 from . import workspaces
-from .lanes import NativeCall, Ready, Target
+from .lanes import Following, NativeCall, Ready, Target
 from .pointers import address_of_pointer, pointer_to
 from .shared_words import MOST_ARGUMENTS, Words
 
@@ -413,9 +413,11 @@ class CallEngine:
         targets[place] = Target(arguments.address, self._services.staged(0), OFFSET_MASK)
         return form._replace(
             targets=targets,
-            then=address_of_pointer(pointer),
-            then_arguments=arguments,
-            then_error=lambda status: copy.library.error(status, copy.symbol),
+            then=[
+                Following(
+                    address_of_pointer(pointer), arguments, lambda status: copy.library.error(status, copy.symbol)
+                )
+            ],
             keep=(form.keep, pointer),
         )
 

@@ -107,6 +107,15 @@ class Target(NamedTuple):
     """The largest word that native code takes."""
 
 
+class Following(NamedTuple):
+    """A function that native code calls behind the others of a call, if none of those was refused."""
+
+    function: int
+    arguments: Words
+    refused: Callable[[int], Exception]
+    """Called if it is refused: it ends what those before it have begun, and returns the error for the status."""
+
+
 class NativeCall(NamedTuple):
     """A call of a library for native code. A function takes the first of its arguments, integers and addresses."""
 
@@ -118,11 +127,8 @@ class NativeCall(NamedTuple):
     """The address of a word with a setting; 0 if there is none."""
     expected: int = 0
     """Native code makes the call only while the setting is this."""
-    then: int = 0
-    """A second function, called behind the first one; 0 if there is none."""
-    then_arguments: Words | None = None
-    then_error: Callable[[int], Exception] | None = None
-    """Returns the error for a status of the second function."""
+    then: Sequence[Following] = ()
+    """The functions that follow."""
     keep: object = None
     """The owner of the memory at these addresses."""
 
@@ -141,6 +147,9 @@ class Ready(NamedTuple):
     """Returns the same for native code, None if that cannot make the call."""
     again: bool = False
     """True if a call that is refused to native code is made again by `call`, which may find another way."""
+    bounded: bool = False
+    """True if the user's process sends only so many that the stream has room for them without a note. Then native code,
+    which takes no notes, may make those too that are made alone."""
 
 
 class WorkerServices(Protocol):

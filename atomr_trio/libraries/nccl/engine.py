@@ -29,7 +29,7 @@ from ..._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LIBRARY_MISSING, VerbTa
 from ..._wire.ready import filled
 from ..._wire.status import StatusClass, classify
 from ..._worker.base.calls import made_ready
-from ..._worker.base.lanes import CommandRefused
+from ..._worker.base.lanes import CommandRefused, Following
 from ..._worker.base.native_calls import Word, native_call
 from ..._worker.base.shared_words import Words
 from .records import (
@@ -46,22 +46,24 @@ from .records import (
     RUN,
     UNIQUE_ID,
     WARM,
+    entries_of_group,
 )
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from ..._wire.protocol import Verb
-    from ..._worker.base.lanes import Command, Lane, NativeCall, Ready, RecordWords, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, NativeCall, Ready, RecordWords, Target, WorkerServices
 
 _CALL_SECONDS = 0.1
 """The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
 _LOOK_SECONDS = 1e-3
-_ENTRIES = 8
-"""The entries of a stream's queue that a group is taken to make, beside two for each of its calls."""
 _WARM_BYTES = 1024
 _TARGET_AT = RUN.struct.size + ADDRESSES_AT[1]
 """The place of the address of what a single call receives."""
+
+_ADDRESSES = (-3, -2)
+"""The places of the two addresses among the fields of a `CALL`."""
 
 _environment: bytes | None = None
 """The record by which the environment of this process was set; None before the first."""
@@ -127,7 +129,7 @@ class NcclEngine:
         communicator = self._communicators.get(number)
         if communicator is None or not communicator.ready:
             raise _refused("the communicator does not exist, or not any more")
-        lane.weigh(command.ticket, _ENTRIES + 2 * len(calls))
+        lane.weigh(command.ticket, entries_of_group(len(calls)))
         with lane.calling, communicator.calling:
             if communicator.ended:
                 raise _refused("the communicator was aborted")
@@ -185,9 +187,11 @@ class NcclEngine:
         if len(records) == 1 and tuple(places) in ((), (_TARGET_AT,)):
             return self._ready_call(communicator, records[0], stream, new=bool(places))
         if places:
-            return self._ready_calls(communicator, lane, payload, tuple(places))
-        calls = [self._made_up(record, handle, stream) for record in records]
-        return self._ready_group(communicator, lane, len(calls), lambda _: calls)
+            ready = self._ready_calls(communicator, lane, payload, tuple(places))
+        else:
+            calls = [self._made_up(record, handle, stream) for record in records]
+            ready = self._ready_group(communicator, lane, len(calls), lambda _: calls)
+        return ready._replace(native=partial(self._native_group, communicator, lane, records, places), bounded=True)
 
     def _made_up(self, record: tuple[Any, ...], handle: Any, stream: Any) -> Callable[[], int]:
         arguments = _arguments(*(*record, handle, stream))
@@ -226,7 +230,7 @@ class NcclEngine:
         self, made: _Communicator, lane: Lane, count: int, calls: Callable[[RecordWords], list[Callable[[], int]]]
     ) -> Ready:
         """Return several calls that are made together."""
-        nccl, entries = self._nccl, _ENTRIES + 2 * count
+        nccl, entries = self._nccl, entries_of_group(count)
         start, end = nccl.ncclGroupStart.bind(), nccl.ncclGroupEnd.bind()
 
         def call(words: RecordWords) -> int:
@@ -251,6 +255,50 @@ class NcclEngine:
             return None
         alive = communicator.alive
         return made._replace(guard=alive.address, expected=1, keep=(made.keep, alive))
+
+    def _native_group(
+        self, communicator: _Communicator, lane: Lane, records: Sequence[tuple[Any, ...]], places: Sequence[int]
+    ) -> NativeCall | None:
+        """Return calls for native code, which makes them as one group; the addresses at some places are words."""
+        nccl, left = self._nccl, {place: number for number, place in enumerate(places)}
+        functions: list[tuple[Any, Sequence[int | Word], list[int]]] = [(nccl.ncclGroupStart, (), [])]
+        for at, record in enumerate(records):
+            given, words = list(record), list[int]()
+            for field, offset in zip(_ADDRESSES, ADDRESSES_AT, strict=True):
+                number = left.pop(RUN.struct.size + CALL.size * at + offset, None)
+                if number is not None:
+                    given[field] = Word(len(words))
+                    words.append(number)
+            arguments = _arguments(*(*given, communicator.handle.value, lane.stream.value))
+            if sum(isinstance(each, Word) for each in arguments) < len(words):
+                return None
+            functions.append((getattr(nccl, CALLS[record[0]]), arguments, words))
+        functions.append((nccl.ncclGroupEnd, (), []))
+        calls: list[NativeCall] = []
+        targets: dict[int, Target] = {}
+        for function, its_arguments, words in functions:
+            call = native_call(function, its_arguments, len(words), self._services.give_up)
+            if call is None:
+                return None
+            calls.append(call)
+            targets.update(zip(words, call.targets, strict=True))
+        alive, end = communicator.alive, nccl.ncclGroupEnd
+        error = partial(_error, end.library, end.symbol)
+
+        def refused(status: int) -> Exception:
+            end.status()  # whatever happens in a group, it is ended
+            return error(status)
+
+        return calls[0]._replace(
+            targets=[targets[number] for number in range(len(places))],
+            guard=alive.address,
+            expected=1,
+            then=[
+                *(Following(call.function, call.arguments, refused) for call in calls[1:-1]),
+                Following(calls[-1].function, calls[-1].arguments, error),
+            ],
+            keep=(calls, alive),
+        )
 
     # --- questions ----------------------------------------------------------------------------------------------------
 

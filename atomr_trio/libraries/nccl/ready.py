@@ -28,7 +28,7 @@ from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role
 from ..._wire.ready import WORD, has_room, new_identity, ready_head, with_holes
 from .collectives import Collective, add_access
-from .records import ADDRESSES_AT, CALL, FIRST_RUN, READY_LIMIT, RUN
+from .records import ADDRESSES_AT, CALL, FIRST_RUN, READY_LIMIT, RUN, ready_limit
 
 if TYPE_CHECKING:
     from ..._arrays.arrays import DeviceArray
@@ -141,6 +141,7 @@ class _Share:
             "head",
             "kind",
             "launcher",
+            "limit",
             "operands",
             "operation",
         ),
@@ -163,6 +164,9 @@ class _Share:
         self.rank: int = rank
         self.operation: str = operation
         self.kind: CallKind = _KIND
+        calls = (len(payload) - RUN.struct.size) // CALL.size
+        self.limit: int | None = ready_limit(calls) if calls > 1 else None
+        """The most unfinished commands of the lane with which it may be sent, where that is not the path's."""
         self._key: object = object()
         words = {} if new is None else new.words
         self.places: tuple[int, ...] = tuple(words)
@@ -200,6 +204,8 @@ class _Share:
         """Return whether its record may be sent right now: then its launcher sends it."""
         path = self.path
         if not path.here() or (path.sender.sent >= path.last_record and not path.look_again()):
+            return False
+        if self.limit is not None and path.sender.room(path.counter, path.book.issued, self.limit) < 1:
             return False
         token, self.borrowed = path.token, ()
         for block in self._blocks:

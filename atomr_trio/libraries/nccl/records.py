@@ -30,6 +30,19 @@ ADDRESSES_AT: Final = (16, 24)
 READY_LIMIT: Final = 64
 """So many collectives a lane has unfinished at most when one goes the short way. A stream has room for about a thousand
 entries, of which a collective is taken to make ten; in native code nobody counts them."""
+_ENTRIES_OF_GROUPS: Final = 384
+"""So many of these entries the groups of a lane make at most: behind them there is room for other collectives."""
+
+
+def entries_of_group(calls: int) -> int:
+    """Return the entries of a stream's queue that a group of so many calls is taken to make."""
+    return 8 + 2 * calls
+
+
+def ready_limit(calls: int) -> int:
+    """Return how many commands a lane has unfinished at most when a command of so many calls goes the short way."""
+    return READY_LIMIT if calls == 1 else min(READY_LIMIT, max(1, _ENTRIES_OF_GROUPS // entries_of_group(calls)))
+
 
 KIND_BYTES: Final = 8
 """So many of them, the first ones, say what kind of call it is."""

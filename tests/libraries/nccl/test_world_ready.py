@@ -26,8 +26,9 @@ from atomr_trio import (
 from atomr_trio._calls.launching import LaunchPath
 from atomr_trio._device.device import core_of
 from atomr_trio._generation.generation import Generation
+from atomr_trio._wire.backends import NATIVE_VARIABLE
 from atomr_trio._wire.protocol import LANE_COMPUTE
-from atomr_trio.libraries.nccl import actor, ready, remembered
+from atomr_trio.libraries.nccl import actor, ready, records, remembered
 from atomr_trio.libraries.nccl.collectives import Published
 from atomr_trio.testing import ReturnStatus, inject
 from support.rogue import compile_rogue, gated, kill_worker, next_generation, until
@@ -494,6 +495,62 @@ async def test_a_member_that_refuses_its_part_ends_the_epoch_and_keeps_its_worke
                 await world.all_reduce(x, y)
             assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
         assert [dev.generation for dev in devices] == [1, 1]
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("native", ["0", "1"], ids=["python", "native"])
+async def test_a_group_that_is_refused_is_ended_and_ends_the_epoch(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch, native: str
+) -> None:
+    monkeypatch.setenv(NATIVE_VARIABLE, native)
+    async with open_world(2) as (devices, world):
+        assert {dev.info.python_loop is None for dev in devices} == {native == "1"}
+        x, y, z = [await put(devices, NUMBERS, NUMBERS) for _ in range(3)]
+
+        async def make() -> None:
+            async with world.batch() as batch:
+                batch.all_reduce(x, y)
+                batch.all_reduce(x, z, op="max")
+
+        for _ in range(4):
+            await make()
+        for turn, function in enumerate(("ncclAllReduce", "ncclGroupStart"), 1):
+            inject(devices[1], function, ReturnStatus(3))
+            with short_alone(ways), pytest.raises(WorldLost) as lost:
+                await make()
+            assert list(lost.value.causes) == [1]
+            assert "ncclInternalError" in str(lost.value.causes[1])
+            assert [array.state for array in (*y, *z)] == ["torn"] * 4
+            await world.wait_epoch(after=turn)
+            for _ in range(4):
+                await make()
+            assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
+            assert all(np.array_equal(found, NUMBERS) for found in await get(z))
+        assert [dev.generation for dev in devices] == [1, 1]
+
+
+async def test_so_many_groups_are_under_way_at_most_that_a_stream_has_room_for_them(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x, y, z = [await put(devices, NUMBERS, NUMBERS) for _ in range(3)]
+
+        async def make() -> None:
+            async with world.batch() as batch:
+                batch.all_reduce(x, y)
+                batch.all_reduce(x, z)
+
+        for _ in range(4):
+            await make()
+        limit = records.ready_limit(2)
+        assert limit * records.entries_of_group(2) <= 512
+        kill_worker(devices[1], signal.SIGSTOP)
+        general = ways.general
+        async with trio.open_nursery() as nursery:
+            for _ in range(limit + 5):
+                nursery.start_soon(make)
+            await quiet()
+            assert ways.general == general + 5
+            kill_worker(devices[1], signal.SIGCONT)
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
 
 
 async def test_the_events_of_a_group_tell_of_epochs(caplog: pytest.LogCaptureFixture) -> None:

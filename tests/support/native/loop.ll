@@ -154,32 +154,30 @@ word.store:
   %word.after = add i64 %word.index, 1
   br label %word.next
 
-; Call it, and a second function if there is one. A function takes as many of these arguments as it has; the rest are on
-; the stack, where nobody looks.
+; Call it, and the functions that follow it, until one is refused. A function takes as many of these arguments as it has;
+; the rest are on the stack, where nobody looks.
 words.there:
-  %first.function = word %call, CALL_FUNCTION
-  %first.arguments = word %call, CALL_ARGUMENTS
   br label %call.one
 
 call.one:
-  %part = phi i64 [ 0, %words.there ], [ 1, %call.second ]
-  %called.a = phi i64 [ %first.function, %words.there ], [ %second.function, %call.second ]
-  %arguments.a = phi i64 [ %first.arguments, %words.there ], [ %second.arguments, %call.second ]
+  %part = phi i64 [ 0, %words.there ], [ %part.next, %call.following ]
+  %link = phi ptr [ %call, %words.there ], [ %following, %call.following ]
+  %called.a = word %link, CALL_FUNCTION
   %called = inttoptr i64 %called.a to ptr
+  %arguments.a = word %link, CALL_ARGUMENTS
   %arguments = inttoptr i64 %arguments.a to ptr
   set %part, %state, LOOP_PART
 ARGUMENT_LOADS
   %refused.call = call i32 %called(ARGUMENT_LIST)
   %is.refused = icmp ne i32 %refused.call, 0
-  %was.second = icmp ne i64 %part, 0
-  %second.function = word %call, CALL_THEN
-  %no.second = icmp eq i64 %second.function, 0
-  %stop.1 = or i1 %is.refused, %was.second
-  %stop = or i1 %stop.1, %no.second
-  br i1 %stop, label %made.it, label %call.second
+  %following.a = word %link, CALL_THEN
+  %is.last = icmp eq i64 %following.a, 0
+  %stop = or i1 %is.refused, %is.last
+  br i1 %stop, label %made.it, label %call.following
 
-call.second:
-  %second.arguments = word %call, CALL_THEN_ARGUMENTS
+call.following:
+  %following = inttoptr i64 %following.a to ptr
+  %part.next = add i64 %part, 1
   br label %call.one
 
 ; Launch, with the parameters where they are.
