@@ -252,11 +252,23 @@ __all__ = sorted(_HOME_OF)
 def __getattr__(name: str) -> Any:
     home = _HOME_OF.get(name)
     if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_instead(name)}")
     value = getattr(importlib.import_module(f".{home}", __name__), name)
     value.__module__ = __name__  # tracebacks, docs and pickles show the public name
     globals()[name] = value
     return value
+
+
+def _instead(name: str) -> str:
+    """Return what to write instead of a name that modules of other libraries have."""
+    if name.startswith("_"):  # which tools ask for
+        return ""
+    from ._device.device import Device
+    from ._values.habits import DEVICE
+
+    if name in DEVICE:
+        return f": {DEVICE[name]}"
+    return f": it is one of a device, `dev.{name}`" if name in dir(Device) else ""
 
 
 def __dir__() -> list[str]:

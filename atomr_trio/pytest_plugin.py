@@ -488,7 +488,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 
 def _in_full(loss: ContextWasLost) -> str:
-    in_flight = ", ".join(loss.in_flight) or "nothing"
+    from ._values.errors import in_flight_in_words
+
+    in_flight = in_flight_in_words(loss.in_flight)
     others = "".join(f"\n  {finding}" for finding in loss.findings[1:])
     return f"generation {loss.generation} was lost: {loss.reason} (in flight: {in_flight}){others}"
 

@@ -32,6 +32,7 @@ from .._generation.requests import CommandRequest
 from .._transfers.copy_plan import TO_DEVICE, TO_HOST, plan_copy, plan_copy_in, plan_copy_out
 from .._transfers.memory import plan_fill
 from .._values.errors import InvalidArgument
+from .._values.habits import BLOCK, refuse_habits
 from .._values.parameters import Dimensions
 from .._values.util import NoPublicConstructor
 from .._wire.protocol import LANE_COMPUTE
@@ -379,6 +380,9 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         if self._sender.path is not None:
             self._sender.path.learn(kernel)
             generation.order.promote_all(request.blocks(), self._sender.lane)
+
+
+refuse_habits(Batch, BLOCK)
 
 
 def _is_given(value: object) -> bool:

@@ -29,6 +29,7 @@ from .._values.errors import (
     StaleKernel,
     WorldLost,
 )
+from .._values.habits import BLOCK, refuse_habits
 from .._values.util import NoPublicConstructor, shown
 from .device import Device
 from .group import Devices
@@ -221,6 +222,9 @@ class Attempt(metaclass=NoPublicConstructor):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
         return self._retry._leave(error)
+
+
+refuse_habits(Attempt, BLOCK)
 
 
 def _is_lost(core: DeviceCore, number: int) -> bool:

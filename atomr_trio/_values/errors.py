@@ -286,8 +286,9 @@ class CompileError(RequestError):
         self.log = log
 
     def __str__(self) -> str:
-        text = super().__str__()
-        return f"{text}\n{self.log.rstrip()}" if self.log.strip() else text
+        text, log = super().__str__(), self.log.strip()
+        log = log.removeprefix(self.message).lstrip("\n")  # with which it mostly begins
+        return f"{text}\n{log}" if log else text
 
 
 class StaleArray(RequestError):

@@ -14,7 +14,17 @@ from typing import Any, Final, NoReturn
 
 import numpy as np
 
-__all__ = ["ARRAY", "DEVICE", "KERNEL", "OPERATORS", "Habit", "refuse_habits", "refuse_operators", "without_await"]
+__all__ = [
+    "ARRAY",
+    "BLOCK",
+    "DEVICE",
+    "KERNEL",
+    "OPERATORS",
+    "Habit",
+    "refuse_habits",
+    "refuse_operators",
+    "without_await",
+]
 
 _HOST: Final = "copy it with `await x.to_host()` and use numpy's"
 _REDUCTION: Final = f"reduce it in a kernel (recipe *Sum, maximum, scan*), or {_HOST}"
@@ -74,6 +84,11 @@ KERNEL: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """What Python does with a kernel elsewhere, and the whole error."""
+
+BLOCK: Final[Mapping[str, str]] = MappingProxyType(
+    dict.fromkeys(("__enter__", "__exit__"), "this block is entered by `async with`, not by `with`")
+)
+"""What Python does with a context manager of which entering or leaving waits."""
 
 OPERATORS: Final = (
     *("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "divmod"),

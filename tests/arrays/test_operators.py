@@ -139,3 +139,19 @@ def test_a_device_that_is_opened_without_async_says_so():
     for opening in (atomr_trio.open_device(0), atomr_trio.open_devices()):
         with pytest.raises(TypeError, match=r"`async with`.*`atomr_trio.start`"), opening:
             raise AssertionError("the block was entered")
+
+
+@pytest.mark.parametrize("name", ["asarray", "arange", "RawKernel", "zeros", "batch"])
+def test_the_module_says_what_to_write_instead_of_a_name_that_others_have(name):
+    with pytest.raises(AttributeError, match=rf"module 'atomr_trio' has no attribute '{name}': .*dev\."):
+        getattr(atomr_trio, name)
+    for unknown in ("nothing_like_it", "_private"):
+        with pytest.raises(AttributeError, match=rf"'{unknown}'$"):
+            getattr(atomr_trio, unknown)
+
+
+async def test_a_block_that_waits_is_not_entered_by_with(dev):
+    for block in (dev.batch(), dev.lane()):
+        with pytest.raises(TypeError, match="entered by `async with`"):
+            with block:
+                raise AssertionError("it was entered")

@@ -125,6 +125,10 @@ STRINGS = [
     (CompileError("k.cu did not compile", log="k.cu(3): error: x\n"), "k.cu did not compile\nk.cu(3): error: x"),
     (CompileError("k.cu did not compile", log=" \n"), "k.cu did not compile"),
     (
+        CompileError("k.cu(1): error: x", log="k.cu(1): error: x\n  int y;\n\nk.cu(2): error: z\n", device=0),
+        "k.cu(1): error: x [on device 0]\n  int y;\n\nk.cu(2): error: z",
+    ),
+    (
         ActorCrashed("the actor crashed", actor="blas"),
         "the actor crashed\n"
         "What to do: this is an internal error: please report it together with the traceback of the cause.",

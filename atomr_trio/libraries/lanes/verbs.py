@@ -18,6 +18,7 @@ from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import BoundRequest, CommandRequest
 from ..._generation.timeline import Command, Unwatched, lane_name
 from ..._values.errors import DeviceError, InvalidArgument, fresh
+from ..._values.habits import BLOCK, refuse_habits
 from ..._values.lane_options import ORDINARY, LaneOptions
 from ..._values.state import DeviceState
 from ..._values.util import NoPublicConstructor
@@ -252,6 +253,9 @@ class Lane(metaclass=NoPublicConstructor):
     def _close(self) -> None:
         self._closed = True
         self._device.part(Lanes).give_up(self)
+
+
+refuse_habits(Lane, BLOCK)
 
 
 def check_options(priority: object, ordered: object, lowest: int, highest: int) -> LaneOptions:

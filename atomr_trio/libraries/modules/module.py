@@ -47,6 +47,7 @@ from ..._values.errors import (
     OutOfHostMemory,
     StaleKernel,
 )
+from ..._values.habits import BLOCK, refuse_habits
 from ..._values.shortage import host_limits
 from ..._values.signatures import KernelSignature, signature_of_layout
 from ..._values.util import Living, NoPublicConstructor, known, shown
@@ -531,6 +532,9 @@ class Module(metaclass=NoPublicConstructor):
             told = self._facts[name]["parameters"]
             if told != layout:
                 raise AtomrInternalError(f"the driver lays the parameters of {name} out as {told}, its PTX as {layout}")
+
+
+refuse_habits(Module, BLOCK)
 
 
 @final

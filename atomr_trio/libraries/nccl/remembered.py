@@ -298,7 +298,7 @@ def _maker(kinds: tuple[type, ...]) -> Callable[..., object]:
     text = _TEXT.format(
         values=", ".join(f"v{place}" for place in range(len(kinds))),
         arguments=", ".join(f"a{place}" for place in range(len(kinds))),
-        fits=" and ".join(fits),
+        fits=" and ".join(fits) or "True",
         arrays="".join(arrays),
     )
     names: dict[str, Callable[..., object]] = {}

@@ -13,6 +13,7 @@ from ..._arrays.arrays import DeviceArray
 from ..._arrays.memory import DeviceMemory
 from ..._generation.core import DeviceCore
 from ..._values.errors import InvalidArgument, fresh
+from ..._values.habits import BLOCK, refuse_habits
 from ..._values.util import NoPublicConstructor, shown
 from . import plans
 from .actor import Environment, WorldActor, WorldDevice, check_environment
@@ -511,6 +512,9 @@ class World(metaclass=NoPublicConstructor):
         self._begin(plans.exchange, ((source, target),))
 
 
+refuse_habits(World, BLOCK)
+
+
 @final
 class WorldBatch(metaclass=NoPublicConstructor):
     """Calls of a world that are published together, as one group of NCCL. Made by `World.batch`.
@@ -721,6 +725,9 @@ class WorldBatch(metaclass=NoPublicConstructor):
         Raises `InvalidArgument`.
         """
         self._add(plans.exchange, ((source, target),))
+
+
+refuse_habits(WorldBatch, BLOCK)
 
 
 async def open_world(
