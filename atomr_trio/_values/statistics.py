@@ -9,6 +9,7 @@ from typing import Final, Literal, TypeAlias, get_args
 
 import attrs
 
+from atomr_trio._values.html import columns_table, fields_table, table
 from atomr_trio._values.state import DeviceState
 
 __all__ = [
@@ -191,6 +192,17 @@ class DeviceStatistics:
     last_error: str | None
     """A text about the newest loss, failed start or actor's crash; None when there was none."""
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of the device, and one each of its memory, lanes and actors."""
+        names = "device", "generation", "uptime", "standbys", "restarts_left", "last_error"
+        rows = [("state", self.state.value), *((name, getattr(self, name)) for name in names)]
+        return (
+            table(type(self).__name__, rows)
+            + fields_table(self.memory)
+            + columns_table("LaneStatistics", self.lanes)
+            + columns_table("ActorStatistics", self.actors)
+        )
+
 
 @attrs.frozen(kw_only=True)
 class GroupStatistics:
@@ -204,3 +216,8 @@ class GroupStatistics:
 
     restarts_left: float
     """Failures that all devices together may have now before the group ends; `math.inf` without a limit."""
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of the group, and those of each device."""
+        rows = [("failed", self.failed or None), ("restarts_left", self.restarts_left)]
+        return table(type(self).__name__, rows) + "".join(each._repr_html_() for each in self.devices)

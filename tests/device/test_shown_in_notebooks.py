@@ -7,6 +7,7 @@ import threading
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import attrs
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ import atomr_trio
 from atomr_trio import (
     ContextWasLost,
     Finding,
+    GroupStatistics,
     MemberEvent,
     OtherThread,
     StandbyReady,
@@ -105,6 +107,30 @@ async def test_a_device_is_shown_as_it_is_at_the_moment(open_test_device):
         assert "<script>" not in dev._repr_html_()
         del x
     assert rows(dev)["state"] == "closed"
+
+
+async def test_statistics_are_shown_with_a_row_for_each_lane_and_actor(dev):
+    await dev.zeros(4).fill(1)
+    now = dev.statistics()
+    shown = texts(now)
+    assert shown[0] == "DeviceStatistics"
+    assert {"MemoryStatistics", "LaneStatistics", "ActorStatistics"} <= set(shown)
+    assert {each.name for each in (*now.lanes, *now.actors)} <= set(shown)
+    assert [*attrs.fields_dict(type(now.lanes[0]))] == shown[(at := shown.index("LaneStatistics") + 1) : at + 5]
+    assert f"ok {now.actors[0].settled['ok']}" in shown
+    group = GroupStatistics(devices=[now, attrs.evolve(now, device=1, lanes=[])], failed=(1,), restarts_left=2)
+    shown = texts(group)
+    assert shown[:3] == ["GroupStatistics", "failed", "(1,)"]
+    assert shown.count("DeviceStatistics") == 2
+    assert shown.count("LaneStatistics") == 1
+
+
+async def test_a_kernel_is_shown_with_its_signature(dev):
+    kernel = await dev.nvrtc.compile('extern "C" __global__ void f(const int *x, float a) { int unused; }', "f")
+    shown = rows(kernel)
+    assert shown["title"] == f"Kernel {kernel.signature.described('f')}"
+    assert shown["target"] == kernel.module.target
+    assert "unused" in shown["log"]
 
 
 async def test_a_device_that_was_never_open_has_no_facts_to_show(dev):

@@ -64,7 +64,7 @@ ANYWHERE = {
     "DeviceArray": ("__len__", "__getitem__", "_repr_html_", "reshape", "transpose", "view"),
     "Devices": ("__len__", "_repr_html_"),
     "Graph": ("__len__",),
-    "Kernel": ("grid_for",),
+    "Kernel": ("_repr_html_", "grid_for"),
     "Module": ("__contains__", "__iter__", "__len__"),
     "Nvrtc": ("statistics",),
     "PreparedLaunch": ("__getitem__", "__len__"),

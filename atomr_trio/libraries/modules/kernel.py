@@ -20,6 +20,7 @@ from ..._generation.timeline import Operand
 from ..._supervision.states import RequestState
 from ..._values.errors import InvalidArgument
 from ..._values.habits import KERNEL, refuse_habits
+from ..._values.html import table
 from ..._values.info import KernelAttributes, Occupancy
 from ..._values.parameters import Dimensions, Parameter, ParameterKind
 from ..._values.signatures import KernelSignature, repacked
@@ -190,6 +191,11 @@ class Kernel(metaclass=NoPublicConstructor):
 
     def __repr__(self) -> str:
         return f"<Kernel {self.signature.described(self.name)}, {self._module.target}>"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of what is known of it here. Asks the device nothing."""
+        rows = [("target", self._module.target), ("log", self.log.strip() or None)]
+        return table(f"Kernel {self.signature.described(self.name)}", rows)
 
     @property
     def _owner(self) -> DeviceCore:

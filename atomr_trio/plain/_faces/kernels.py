@@ -53,6 +53,11 @@ class Kernel(KernelAccess, Twin):
         value: KernelAttributes = self._awaited.attributes
         return value
 
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a table of what is known of it here. Asks the device nothing."""
+        result: str = self._read(self._awaited._repr_html_)
+        return result
+
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The parameters, in the order of the declaration."""
