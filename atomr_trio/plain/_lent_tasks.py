@@ -82,7 +82,8 @@ class LentTask:
         task = self._task
         message: outcome.Value[None] | None = None
         task._abort_func = None
-        CONTEXT.task = task
+        context = CONTEXT.__dict__
+        context["task"] = task
         until = perf_counter() + LONGEST
         try:
             while True:
@@ -99,7 +100,7 @@ class LentTask:
                 return value
             raise
         finally:
-            del CONTEXT.task
+            del context["task"]
         self._coroutine, self._context = coroutine, contextvars.copy_context()
         self._call = call = make()
         call.scope = self._scope

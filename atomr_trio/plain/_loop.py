@@ -33,7 +33,7 @@ from . import _interrupts
 from ._call import Ask, Call
 from ._interrupts import forget_noted, guarded, raise_noted
 from ._lent_tasks import MOST, LentTask
-from ._turn import Turn
+from ._turn import Turn, is_in_task
 
 SECONDS_AT_EXIT: Final = 30.0
 """The longest that an interpreter waits at its exit for one device to close, in seconds: far above what is usual."""
@@ -260,7 +260,7 @@ class Loop:
     ) -> Any:
         """Await a verb of the library: it begins in this thread, with the turn of the run. Raises as `wait` does."""
         turn = self._turn
-        if turn is None or self.is_over or turn.held() or in_trio_task() or not turn.is_taken:
+        if turn is None or not turn.is_taken or self.is_over or turn.held() or is_in_task():
             return self.wait(verb, arguments, keywords)
         made: list[tuple[Call, Box]] = []
         return self._waited(made, self._begin_here, turn, made, verb, arguments, keywords)
@@ -369,10 +369,10 @@ class Loop:
         assert turn is not None  # the device is open
         if turn.held():
             return verb(*arguments, **keywords)
-        if in_trio_task():
-            self._check_place()
         if not turn.is_taken:
             return self.wait(_awaited(verb), arguments, keywords)
+        if is_in_task():
+            self._check_place()
         has_begun = False
         try:
             has_begun = _interrupts.begin()

@@ -15,14 +15,21 @@ from contextlib import AbstractAsyncContextManager
 from types import GeneratorType, TracebackType
 from typing import Any, ClassVar, Final, NoReturn, SupportsIndex, TypeVar
 
+import numpy as np
+
 from .._values.util import refuse_to_copy
 from ._errors import drop_frames, prepare
 from ._loop import Loop
 
 T = TypeVar("T", bound="Twin")
 
+_remove_if_dead: Final[Callable[[dict[Any, Any], object], None]] = importlib.import_module(
+    "_weakref"
+)._remove_dead_weakref
+"""Remove an entry if it is a reference to what is gone, in one step: what the dictionaries of `weakref` use."""
+
 _CONTAINERS: Final = frozenset({list, tuple})
-_PLAIN: Final = frozenset({int, float, bool, str, type(None)})
+_PLAIN: Final = frozenset({int, float, bool, str, type, type(None), np.ndarray})
 """Types of most arguments that are values."""
 
 
@@ -32,7 +39,13 @@ class Session:
     def __init__(self, loop: Loop) -> None:
         self.loop: Loop = loop
         """The run."""
-        self._twins: weakref.WeakValueDictionary[int, Twin] = weakref.WeakValueDictionary()
+        twins: dict[int, _TwinReference] = {}
+        self._twins = twins
+
+        def forget(reference: _TwinReference) -> None:  # in any thread, at any time; another twin may be there already
+            _remove_if_dead(twins, reference.key)
+
+        self._forget = forget
         self._end = weakref.finalize(self, loop.begin_close)
         self._end.atexit = False
 
@@ -47,14 +60,25 @@ class Session:
         if cls is Twin:  # of no class: a value
             return thing
         # By its address: an array refuses to be compared, and no other object has that while its twin holds it.
-        found = self._twins.get(id(thing))
+        key = id(thing)
+        found = reference() if (reference := self._twins.get(key)) is not None else None
         if found is None:
             with self.loop.making:
-                found = self._twins.get(id(thing))
+                found = reference() if (reference := self._twins.get(key)) is not None else None
                 if found is None:
                     found = _made(cls, thing, self)
-                    self._twins[id(thing)] = found
+                    reference = self._twins[key] = _TwinReference(found, self._forget)
+                    reference.key = key
         return found
+
+
+class _TwinReference(weakref.ref["Twin"]):
+    """A reference to a twin. Those of `weakref.WeakValueDictionary` do the same in four times as long."""
+
+    __slots__ = ("key",)
+
+    key: int
+    """The address of what it is the twin of."""
 
 
 def _made(cls: type[T], thing: Any, session: Session) -> T:
