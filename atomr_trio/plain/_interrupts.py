@@ -8,7 +8,8 @@ the place of Python's own; trio does the same during its runs. It looks at the f
 not raise.
 
 What takes one of Python's own conditions or events in the main thread is guarded too: an exception between two of their
-instructions leaves their lock locked, and the run would wait for it for ever.
+instructions leaves their lock locked, and the run would wait for it for ever. So are destructors and the callbacks of
+weak references: Python drops an exception there, and the interrupt would be lost.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 _guarded: Final[set[CodeType]] = set()
 _main: Final = threading.main_thread
 _DEFAULT: Final = signal.default_int_handler
+_DESTRUCTOR: Final = "__del__"
 _SIGINT: Final = int(signal.SIGINT)
 _handler_of: Final[Callable[[int], object]] = importlib.import_module("_signal").getsignal
 _set_handler: Final[Callable[[int, object], object]] = importlib.import_module("_signal").signal
@@ -82,7 +84,7 @@ def forget_noted() -> None:
 def _handle(_number: int, frame: FrameType | None) -> None:
     global _is_noted
     while frame is not None:
-        if frame.f_code in _guarded:
+        if frame.f_code in _guarded or frame.f_code.co_name == _DESTRUCTOR:
             _is_noted = True
             return
         frame = frame.f_back

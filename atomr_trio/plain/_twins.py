@@ -19,6 +19,7 @@ import numpy as np
 
 from .._values.util import refuse_to_copy
 from ._errors import drop_frames, prepare
+from ._interrupts import guarded
 from ._loop import Loop
 
 T = TypeVar("T", bound="Twin")
@@ -42,6 +43,7 @@ class Session:
         twins: dict[int, _TwinReference] = {}
         self._twins = twins
 
+        @guarded
         def forget(reference: _TwinReference) -> None:  # in any thread, at any time; another twin may be there already
             _remove_if_dead(twins, reference.key)
 

@@ -596,6 +596,22 @@ def test_an_interrupt_in_the_middle_of_a_verb_comes_behind_it(dev):
     assert dev.to_device(HOST).tolist() == HOST.tolist()
 
 
+def test_an_interrupt_in_a_destructor_comes_behind_the_verb(dev):
+    class Dropped:
+        def __del__(self):
+            signal.raise_signal(signal.SIGINT)
+            steps.append("dropped")
+
+    def drop() -> None:
+        Dropped()
+        steps.append("went on")
+
+    steps: list[str] = []
+    with pytest.raises(KeyboardInterrupt):
+        dev._session.loop.at_once(drop, (), {})
+    assert steps == ["dropped", "went on"]
+
+
 def test_an_interrupt_while_a_graph_is_recorded_ends_the_recording(dev):
     def record(graph: plain.GraphRecorder) -> None:
         graph.fill(dev.zeros(1), 1)

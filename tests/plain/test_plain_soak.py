@@ -18,6 +18,8 @@ from support import chosen_backend
 pytestmark = pytest.mark.soak
 
 SECONDS = 30.0
+FEWEST = 20
+"""So many rounds end well at least, however long that takes."""
 THREADS = 3
 HOST = np.arange(8, dtype=np.float32)
 SOURCE = """extern "C" __global__ void add(const float *x, float *y) { y[threadIdx.x] += x[threadIdx.x]; }"""
@@ -75,13 +77,13 @@ def test_interrupts_and_losses_leave_a_device_whole():
                     errors.append(error)
                     raise
 
-        def once() -> None:
+        def once(*, is_disturbed: bool) -> None:
             nonlocal rounds
-            storm.is_armed = True
+            storm.is_armed = is_disturbed
             try:
                 work(dev, kernel, random.Random(rounds))
                 rounds += 1
-                if rounds % 40 == 0:
+                if rounds % 5 == 0:
                     dev.run(kill, dev)
             except (ContextLost, StaleArray, trio.WouldBlock):
                 pass
@@ -91,9 +93,11 @@ def test_interrupts_and_losses_leave_a_device_whole():
         threads = [threading.Thread(target=serve, args=(seed,)) for seed in range(THREADS)]
         for thread in (*threads, storm.thread):
             thread.start()
-        while time.monotonic() - begun < SECONDS:
+        begin = 0
+        while time.monotonic() - begun < SECONDS or rounds < FEWEST:
+            begin += 1
             try:
-                once()
+                once(is_disturbed=begin % 2 == 0)  # a slow machine does not end a round between two interrupts
                 storm.is_armed = False
             except KeyboardInterrupt:
                 storm.is_armed = False
@@ -104,7 +108,7 @@ def test_interrupts_and_losses_leave_a_device_whole():
         dev.wait_generation(after=0)
         assert errors == []
         assert interrupts > 10
-        assert rounds > 10
+        assert dev.generation > 1
         assert dev.to_device(HOST).tolist() == HOST.tolist()
         assert dev._session.loop.calls == set()
         statistics = dev.statistics()
