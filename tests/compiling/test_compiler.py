@@ -213,7 +213,10 @@ def test_an_error_is_shown_with_file_and_line_and_the_log_holds_all_of_them() ->
     assert error.message == 'waves.cu(3): error: identifier "missing" is undefined'
     assert 'waves.cu(4): error: identifier "absent" is undefined' in error.log
     assert 'detected in the compilation of "waves.cu"' in error.log
-    assert error.log in str(error) or error.log.rstrip() in str(error)
+    first, _, rest = error.log.rstrip().partition("\n")
+    assert first == error.message
+    assert str(error).endswith(f"\n{rest}")
+    assert str(error).count(error.message) == 1, "with which the log begins too"
     assert (error.status, error.status_name) == (6, "NVRTC_ERROR_COMPILATION")
     assert isinstance(error.__cause__, CudaError)
 
