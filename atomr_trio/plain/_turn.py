@@ -6,8 +6,8 @@ without a checkpoint, so any thread that has the turn may make it: a batched lau
 as for a guest run, where callbacks of the host call verbs between two turns of trio.
 
 What wakes tasks needs to find the run: trio keeps it in a thread-local variable, which is set here for the length of a
-verb. It is not a public one. Where a version of trio does not have it, `TAKES_TURNS` is false, and such verbs cross to
-the run's thread like all others. A task that was woken waits in the queue of a run that sleeps; so the run is woken.
+verb. It is not a public one. Where a version of trio does not have it, `Turn.is_taken` is false, and all verbs cross to
+the run's thread. A task that was woken waits in the queue of a run that sleeps; so the run is woken.
 
 A thread that enqueues again and again would wake the run each time, and the two would pass the interpreter's lock to
 and fro. So where no call waits, a run that is woken by such a thread lets it go on for `PATIENCE` first.

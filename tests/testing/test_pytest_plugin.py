@@ -160,10 +160,8 @@ Run = Callable[..., pytest.RunResult]
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run a suite with the plugin, which the source tree has without an entry point."""
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)  # other plugins look at it, and may warn
-    for name in (
-        "CI",
-        "BUILD_NUMBER",
-    ):  # with one of them pytest's summary shows every message a second time, and whole
+    # With one of these pytest's summary shows every message a second time, and whole.
+    for name in ("CI", "BUILD_NUMBER"):
         monkeypatch.delenv(name, raising=False)
 
     def run_suite(source: str, *arguments: str, settings: str = SETTINGS) -> pytest.RunResult:
