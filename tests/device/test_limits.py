@@ -37,6 +37,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation, process as launcher, watch as _watch
 from atomr_trio._generation.places import Places
 from atomr_trio._generation.sender import Sender
+from atomr_trio._memory.arena import ChunkState
 from atomr_trio._wire import channel, checking, limits
 from support import ON_GPU, child_environment, next_event
 from support.limits import Table, full_table
@@ -196,7 +197,7 @@ async def test_a_place_is_kept_for_each_descriptor_that_is_on_its_way(dev):
             arrays = [dev.full(3, number, np.int32, guarded=True) for number in range(5)]
             for array in arrays:
                 nursery.start_soon(array.to_host)
-            await until(lambda: dev.statistics().lanes[0].unfinished >= 5)
+            await until(lambda: all(array._block.chunk.state is not ChunkState.PLANNED for array in arrays))
             with full_table():
                 await gate.open()
                 await until(lambda: all(array._block.chunk.descriptor >= 0 for array in arrays))
