@@ -260,12 +260,12 @@ class NcclEngine:
         self, communicator: _Communicator, lane: Lane, records: Sequence[tuple[Any, ...]], places: Sequence[int]
     ) -> NativeCall | None:
         """Return calls for native code, which makes them as one group; the addresses at some places are words."""
-        nccl, left = self._nccl, {place: number for number, place in enumerate(places)}
+        nccl, number_at = self._nccl, {place: number for number, place in enumerate(places)}
         functions: list[tuple[Any, Sequence[int | Word], list[int]]] = [(nccl.ncclGroupStart, (), [])]
         for at, record in enumerate(records):
             given, words = list(record), list[int]()
             for field, offset in zip(_ADDRESSES, ADDRESSES_AT, strict=True):
-                number = left.pop(RUN.struct.size + CALL.size * at + offset, None)
+                number = number_at.get(RUN.struct.size + CALL.size * at + offset)
                 if number is not None:
                     given[field] = Word(len(words))
                     words.append(number)
