@@ -48,6 +48,7 @@ from atomr_trio._values.dtypes import DTYPES, NARROW_FLOATS, check_dtype, dlpack
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_COPY_IN
 from atomr_trio.testing import WorkerPool
 from support import child_environment, open_test_device, set_constant, sim_process as helper
+from support.descriptors import open_descriptors
 from support.rogue import limit_commands, next_generation, until
 
 pytestmark = pytest.mark.sim_only
@@ -1119,12 +1120,12 @@ def is_registered(address: int) -> bool:
 @pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
 async def test_a_consumer_that_is_refused_keeps_nothing(context, dev, function, monkeypatch):
     seen = host_addresses(monkeypatch)
-    descriptors = os.listdir("/proc/self/fd")
+    descriptors = open_descriptors()
     atomr_sim.inject(f"{function}:2:1")
     with pytest.raises(CudaError):
         _consumer.Consumer(dev.info.pci_bus_id)
     assert not any(map(is_registered, seen))
-    assert os.listdir("/proc/self/fd") == descriptors
+    assert open_descriptors() == descriptors
     made = _consumer.Consumer(dev.info.pci_bus_id)
     assert is_registered(seen[-1])
     made.close()

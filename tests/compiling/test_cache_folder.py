@@ -18,6 +18,7 @@ import support
 from atomr_trio._compiling import cache_folder
 from atomr_trio._compiling.cache_folder import CacheFolder, Unusable
 from support import set_constant
+from support.descriptors import open_descriptors
 
 NAME = "0123456789abcdef" * 4 + ".kernel"
 OTHER = "f" * 64 + ".kernel"
@@ -309,7 +310,7 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(folder, path, warnings):
 
 def test_what_is_refused_is_closed_again(folder, path):
     folder.write(NAME, CONTENT)
-    before = len(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     for damage in (
         lambda file: file.chmod(0o666),
         lambda file: file.write_bytes(b""),
@@ -318,7 +319,7 @@ def test_what_is_refused_is_closed_again(folder, path):
     ):
         damage(path / NAME)
         assert read(folder) is None
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_a_folder_in_place_of_a_file_is_a_miss_that_stays_one(folder, path, warnings):

@@ -40,6 +40,7 @@ from atomr_trio._values.state import DeviceState
 from atomr_trio._wire import machine
 from atomr_trio.libraries.modules import kernel as kernel_actor, module as module_actor
 from support import child_environment, next_event, open_test_device, set_constant, supervisor_of
+from support.descriptors import open_descriptors
 from support.rogue import children
 
 GATE = """
@@ -425,7 +426,7 @@ async def test_leaving_raises_no_cancelled_of_its_own():
 
 
 async def test_a_cancellation_while_opening_leaves_nothing_behind(workers):
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     with trio.fail_after(30):
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -433,8 +434,7 @@ async def test_a_cancellation_while_opening_leaves_nothing_behind(workers):
                 raise AssertionError("the body must not run")
     assert scope.cancelled_caught
     assert workers.started == 1
-    gc.collect()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 async def test_a_cancellation_during_a_rebuild_is_not_held_up_by_it(workers):
@@ -613,10 +613,9 @@ def test_ctrl_c_while_opening_leaves_no_worker(workers):
         async with open_test_device():
             raise AssertionError("the body must not run")
 
-    before = set(os.listdir("/proc/self/fd"))
+    before = open_descriptors()
     run_interrupted(body)
-    gc.collect()
-    assert set(os.listdir("/proc/self/fd")) == before
+    assert open_descriptors() == before
 
 
 def test_ctrl_c_while_closing_is_not_lost_and_not_a_group():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import logging
 import math
 import os
@@ -38,7 +37,7 @@ from atomr_trio.testing import (
     kill_worker,
     worker_pid,
 )
-from support import ON_GPU, chosen_backend, gpu_memory, open_test_device
+from support import ON_GPU, chosen_backend, descriptors, gpu_memory, open_test_device
 from support.rogue import WILD, children, compile_rogue, next_generation, process_exists
 
 DEADLINE = 300
@@ -78,19 +77,9 @@ def spared() -> Iterator[WorkerPool]:
 def nothing_left() -> Iterator[None]:
     # The first compile has NVRTC open the driver, in this process, for ever. No other process has compiled this.
     compile_to_ptx(f"// {os.getpid()} {os.urandom(8).hex()}")
-    before = descriptors(), set(children())
+    before = descriptors.open_descriptors(), set(children())
     yield
-    gc.collect()
-    assert (descriptors(), set(children())) == before
-
-
-def descriptors() -> dict[str, str]:
-    """What each open descriptor of this process stands for."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            found[name] = os.readlink(f"/proc/self/fd/{name}")
-    return found
+    assert (descriptors.open_descriptors(), set(children())) == before
 
 
 def use(pool: WorkerPool, body: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:

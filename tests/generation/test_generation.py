@@ -46,6 +46,7 @@ from atomr_trio._wire.records.memory import COPY_IN, COPY_OUT, CREATE_CHUNK, FIL
 from atomr_trio._wire.records.module import LAUNCH, LOAD
 from atomr_trio._wire.status import StatusClass, classify
 from support import set_constant
+from support.descriptors import open_descriptors
 from support.rogue import compile_rogue, endless_kernel, until
 from support.stage import Owner, Stage
 
@@ -562,11 +563,11 @@ def test_without_room_for_a_page_there_is_no_generation_and_no_descriptor_is_lef
     def no_room() -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    before = os.listdir("/proc/self/fd")
+    before = open_descriptors()
     monkeypatch.setattr(_generation.TimelinePage, "new", no_room)
     with pytest.raises(OSError, match="too many"):
         Generation(0, 4, stage.process, stage.arena, stage.staging, None)
-    assert os.listdir("/proc/self/fd") == before
+    assert open_descriptors() == before
 
 
 def test_the_arena_is_not_used_before_the_first_worker_has_told_its_size(stage):

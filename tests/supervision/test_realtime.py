@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from atomr_trio._supervision import realtime as _realtime
 from atomr_trio._supervision.realtime import Patience, RealTimer, readable_within
+from support.descriptors import open_descriptors
 from support.limits import full_table
 
 
@@ -68,19 +69,19 @@ async def test_the_period_of_a_timer_without_a_descriptor_can_be_changed():
 
 
 async def test_closing_gives_the_descriptor_back_and_may_be_repeated():
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     timer = RealTimer(1.0)
-    assert len(os.listdir("/proc/self/fd")) == before + 1
+    assert len(open_descriptors()) == before + 1
     timer.close()
     timer.close()
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_a_period_that_the_system_refuses_leaves_no_descriptor():
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(open_descriptors())
     with pytest.raises(OSError):
         RealTimer(-1.0)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(open_descriptors()) == before
 
 
 def test_the_descriptor_is_not_inherited():

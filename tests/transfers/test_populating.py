@@ -11,12 +11,9 @@ import pytest
 from atomr_trio._transfers import populating
 from atomr_trio._transfers.populating import Populating
 from atomr_trio._wire.channel import SharedMemory
+from support.descriptors import open_descriptors
 
 SIZE = (5 << 20) + 4096
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
 
 
 def is_supported() -> bool:
@@ -25,7 +22,7 @@ def is_supported() -> bool:
 
 @pytest.mark.skipif(not is_supported(), reason="MADV_POPULATE_WRITE is of Linux 5.14")
 def test_the_pages_exist_and_what_was_written_stays() -> None:
-    before = descriptors()
+    before = open_descriptors()
     memory = SharedMemory.create("populated", SIZE)
     memory.bytes[SIZE - 3 :] = b"end"
     assert os.fstat(memory.descriptor).st_blocks * 512 < SIZE / 2
@@ -34,25 +31,25 @@ def test_the_pages_exist_and_what_was_written_stays() -> None:
     assert bytes(memory.bytes[SIZE - 3 :]) == b"end"
     assert not any(memory.bytes[: 1 << 16])
     memory.close()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_memory_may_be_closed_meanwhile() -> None:
-    before = descriptors()
+    before = open_descriptors()
     memory = SharedMemory.create("populated", SIZE)
     populating = Populating(memory)
     memory.close()
     populating.wait()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_it_ends_at_once_with_nothing_left_when_that_is_asked() -> None:
-    before = descriptors()
+    before = open_descriptors()
     memory = SharedMemory.create("populated", 200 * SIZE)
     Populating(memory).end()
     assert os.fstat(memory.descriptor).st_blocks * 512 < 200 * SIZE
     memory.close()
-    assert descriptors() == before
+    assert open_descriptors() == before
 
 
 def test_an_old_system_that_refuses_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +62,7 @@ def test_an_old_system_that_refuses_it_is_no_error(monkeypatch: pytest.MonkeyPat
 
 def test_without_a_descriptor_or_a_thread_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SharedMemory.create("populated", SIZE)
-    before = descriptors()
+    before = open_descriptors()
 
     def no_thread(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -76,7 +73,7 @@ def test_without_a_descriptor_or_a_thread_nothing_happens(monkeypatch: pytest.Mo
     with monkeypatch.context() as patched:
         patched.setattr(threading.Thread, "start", no_thread)
         Populating(memory).end()
-    assert descriptors() == before
+    assert open_descriptors() == before
     with monkeypatch.context() as patched:
         patched.setattr(os, "dup", no_descriptor)
         Populating(memory).end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import collections
 import gc
 import json
 import logging
@@ -30,6 +31,7 @@ from atomr_trio._wire.protocol import HEADER, LANES, MAX_LANES, Mode, Role, Verb
 from atomr_trio._wire.records.memory import COPY_IN, MEMORY
 from atomr_trio._wire.records.module import MODULE
 from support import child_environment, next_event, open_test_device, set_constant
+from support.descriptors import open_descriptors
 from support.rogue import children, compile_rogue, next_generation, process_exists, until, worker_pid
 
 pytestmark = pytest.mark.program_starts
@@ -385,16 +387,9 @@ def test_a_worker_dies_with_a_parent_that_is_killed(backend, how):
             os.close(pidfd)
 
 
-def open_descriptors() -> dict[str, int]:
+def kinds_of_descriptors() -> dict[str, int]:
     """Open descriptors by what they are; those of trio's own making come and go with its run."""
-    counts: dict[str, int] = {}
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            target = os.readlink(f"/proc/self/fd/{name}").partition(":[")[0]
-        except FileNotFoundError:
-            continue
-        counts[target] = counts.get(target, 0) + 1
-    return counts
+    return collections.Counter(target.partition(":[")[0] for target in open_descriptors().values())
 
 
 def our_mappings() -> list[str]:
@@ -420,10 +415,10 @@ async def test_closing_leaves_no_descriptor_no_mapping_and_no_process_behind(ope
 
     with trio.fail_after(DEADLINE):
         await use(True)
-        before, processes = open_descriptors(), children()
+        before, processes = kinds_of_descriptors(), children()
         for lose in (False, True, False):
             await use(lose)
-            assert open_descriptors() == before
+            assert kinds_of_descriptors() == before
             assert children() == processes
             gc.collect()  # a view of the staging area in a dead frame keeps the area mapped
             assert our_mappings() == []

@@ -10,7 +10,6 @@ descriptor is left. `make test` has some of the cells, `make soak` and `make wor
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -26,6 +25,7 @@ from atomr_trio._generation import watch
 from atomr_trio.libraries.nccl import epochs
 from atomr_trio.testing import Delay, Hang, inject
 from support import ON_GPU
+from support.descriptors import open_descriptors
 from support.rogue import WILD, children, compile_rogue, gated, kill_worker, next_generation, until
 from support.worlds import SETTINGS, get, open_world, put, quiet, tried, under_way
 
@@ -314,10 +314,6 @@ CELLS = [
 ]
 
 
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
 @pytest.mark.parametrize(("fault", "moment", "count", "standby"), CELLS)
 async def test_a_cell(fault: str, moment: str, count: int, standby: int) -> None:
     row = FAULTS[fault]
@@ -328,7 +324,7 @@ async def test_a_cell(fault: str, moment: str, count: int, standby: int) -> None
         mock.patch.object(watch, "STOPPED_SECONDS", STOPPED_SECONDS),
         mock.patch.object(epochs, "ABORT_SECONDS", epochs.ABORT_SECONDS if ON_GPU else ABORT_SECONDS),
     ):
-        opened = descriptors()
+        opened = len(open_descriptors())
         async with open_world(count, standby=standby) as (devices, world):
             if standby:
                 for dev in devices:
@@ -340,4 +336,4 @@ async def test_a_cell(fault: str, moment: str, count: int, standby: int) -> None
                 if rank not in row.losers(scene) and moment != "re-forming":
                     assert dev.generation == scene.before[rank]
     assert children() <= before
-    assert descriptors() <= opened
+    assert len(open_descriptors()) <= opened
