@@ -1120,7 +1120,7 @@ def is_registered(address: int) -> bool:
 @pytest.mark.parametrize("function", ["cuMemHostRegister", "cuMemHostGetDevicePointer"])
 async def test_a_consumer_that_is_refused_keeps_nothing(context, dev, function, monkeypatch):
     seen = host_addresses(monkeypatch)
-    descriptors = open_descriptors()
+    descriptors = open_descriptors(collect=True)
     atomr_sim.inject(f"{function}:2:1")
     with pytest.raises(CudaError):
         _consumer.Consumer(dev.info.pci_bus_id)

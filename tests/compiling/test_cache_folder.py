@@ -310,7 +310,7 @@ def test_a_pipe_in_place_of_a_file_holds_nobody_up(folder, path, warnings):
 
 def test_what_is_refused_is_closed_again(folder, path):
     folder.write(NAME, CONTENT)
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     for damage in (
         lambda file: file.chmod(0o666),
         lambda file: file.write_bytes(b""),

@@ -426,7 +426,7 @@ async def test_leaving_raises_no_cancelled_of_its_own():
 
 
 async def test_a_cancellation_while_opening_leaves_nothing_behind(workers):
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     with trio.fail_after(30):
         with trio.CancelScope() as scope:
             scope.cancel()
@@ -434,7 +434,7 @@ async def test_a_cancellation_while_opening_leaves_nothing_behind(workers):
                 raise AssertionError("the body must not run")
     assert scope.cancelled_caught
     assert workers.started == 1
-    assert open_descriptors() == before
+    assert open_descriptors(collect=True) == before
 
 
 async def test_a_cancellation_during_a_rebuild_is_not_held_up_by_it(workers):
@@ -613,9 +613,9 @@ def test_ctrl_c_while_opening_leaves_no_worker(workers):
         async with open_test_device():
             raise AssertionError("the body must not run")
 
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     run_interrupted(body)
-    assert open_descriptors() == before
+    assert open_descriptors(collect=True) == before
 
 
 def test_ctrl_c_while_closing_is_not_lost_and_not_a_group():
@@ -1434,29 +1434,20 @@ def step(coroutine):
     return "waits"
 
 
-def descriptors():
-    """What every open descriptor of this process stands for."""
-    found = {}
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):
-            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
-    return found
-
-
 def exit_status(child):
     return os.waitpid(child, 0)[1]
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 async def test_in_a_forked_child_the_device_has_failed_and_the_parent_does_not_notice():
-    known = set(descriptors())
+    known = set(open_descriptors(collect=True))
     with trio.fail_after(60):
         async with open_test_device() as dev:
             array = await dev.to_device(np.arange(4))
             gate = await Gate.make(dev)
             await gate.open()
             ours, theirs = os.pipe()
-            known.update({ours, theirs})
+            known.update({str(ours), str(theirs)})
             child = os.fork()
             if child == 0:
                 try:
@@ -1480,7 +1471,8 @@ async def test_in_a_forked_child_the_device_has_failed_and_the_parent_does_not_n
                     del array, gate
                     gc.collect()
                     # A timer is left; nothing that holds memory, or the worker.
-                    answers += [link for fd, link in descriptors().items() if fd not in known and "timerfd" not in link]
+                    left = {fd: link for fd, link in open_descriptors().items() if fd not in known}
+                    answers += [link for link in left.values() if "timerfd" not in link]
                     os.write(theirs, ",".join(answers).encode())
                 except BaseException as error:
                     os.write(theirs, repr(error).encode())

@@ -72,18 +72,13 @@ def imported() -> None:
         importlib.import_module(f"atomr_trio.{name}")
 
 
-def descriptors() -> int:
-    """How many this process has."""
-    return len(os.listdir("/proc/self/fd"))
-
-
 # --- opening ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("low_limit")
 @pytest.mark.parametrize("free", [0, 2, *map(soak, (1, 3, 4, 5, 6, 7)), 8, soak(9), 10])
 async def test_a_device_that_finds_too_few_descriptors_says_which_limit_it_is(open_test_device, free):
-    before, alive = len(open_descriptors()), children()
+    before, alive = len(open_descriptors(collect=True)), children()
     with trio.fail_after(DEADLINE), full_table(free), pytest.raises(DeviceFailed, match=NOFILE):
         async with open_test_device():
             pass
@@ -250,7 +245,7 @@ async def test_without_a_descriptor_nothing_is_loaded_recorded_or_pinned_and_not
     pinned[:] = 3
     await touch.launch(1, 32, x, 10)
     graph = await dev.capture(lambda recorder: recorder.launch(touch, 1, 32, x, 10))
-    before = len(open_descriptors())
+    before = len(open_descriptors(collect=True))
     with full_table():
         for refused in (
             lambda: dev.module.load(touch._module.ptx),
@@ -312,7 +307,7 @@ async def test_a_restart_that_finds_no_descriptor_is_tried_again_until_it_does(o
         async with open_test_device(restart_policy=ANY_NUMBER) as dev:
             x = await dev.to_device(np.arange(1000))
             await trio.testing.wait_all_tasks_blocked()  # the watch of the generation has its timer
-            before = descriptors()
+            before = len(open_descriptors(collect=True))
             with full_table(free) as table, monkeypatch.context() as patch:
                 leave_no_more(patch, table, free % 4)
                 kill_worker(dev)
@@ -320,11 +315,12 @@ async def test_a_restart_that_finds_no_descriptor_is_tried_again_until_it_does(o
                 assert dev.state is DeviceState.REBUILDING
             assert (await x.to_host()).tolist() == list(range(1000))
             assert dev.generation == 2
-            await until(lambda: descriptors() <= before)  # the starts that have failed are reaped beside the program
+            # The starts that have failed are reaped beside the program.
+            await until(lambda: len(open_descriptors()) <= before)
 
 
 async def test_a_standby_takes_over_and_a_device_is_closed_without_a_descriptor(open_test_device):
-    before, alive = len(open_descriptors()), children()
+    before, alive = len(open_descriptors(collect=True)), children()
     with trio.fail_after(DEADLINE):
         async with contextlib.AsyncExitStack() as stack:
             dev = await stack.enter_async_context(open_test_device(standby=1, restart_policy=ANY_NUMBER))
@@ -343,7 +339,7 @@ async def test_a_restart_that_never_finds_a_descriptor_ends_the_device_with_the_
     open_test_device, monkeypatch
 ):
     policy = RestartPolicy(intensity=2, backoff_min=0.01, backoff_max=0.01)
-    before, alive = len(open_descriptors()), children()
+    before, alive = len(open_descriptors(collect=True)), children()
     with trio.fail_after(DEADLINE), pytest.raises(DeviceFailed, match=NOFILE):  # noqa: PT012
         async with open_test_device(restart_policy=policy) as dev:
             with full_table() as table, monkeypatch.context() as patch:

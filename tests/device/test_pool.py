@@ -37,7 +37,8 @@ from atomr_trio.testing import (
     kill_worker,
     worker_pid,
 )
-from support import ON_GPU, chosen_backend, descriptors, gpu_memory, open_test_device
+from support import ON_GPU, chosen_backend, gpu_memory, open_test_device
+from support.descriptors import open_descriptors
 from support.rogue import WILD, children, compile_rogue, next_generation, process_exists
 
 DEADLINE = 300
@@ -77,9 +78,9 @@ def spared() -> Iterator[WorkerPool]:
 def nothing_left() -> Iterator[None]:
     # The first compile has NVRTC open the driver, in this process, for ever. No other process has compiled this.
     compile_to_ptx(f"// {os.getpid()} {os.urandom(8).hex()}")
-    before = descriptors.open_descriptors(), set(children())
+    before = open_descriptors(collect=True), set(children())
     yield
-    assert (descriptors.open_descriptors(), set(children())) == before
+    assert (open_descriptors(collect=True), set(children())) == before
 
 
 def use(pool: WorkerPool, body: Callable[[Any], Awaitable[Any]], **options: Any) -> Any:

@@ -563,7 +563,7 @@ def test_without_room_for_a_page_there_is_no_generation_and_no_descriptor_is_lef
     def no_room() -> None:
         raise OSError(errno.EMFILE, "too many open files")
 
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     monkeypatch.setattr(_generation.TimelinePage, "new", no_room)
     with pytest.raises(OSError, match="too many"):
         Generation(0, 4, stage.process, stage.arena, stage.staging, None)

@@ -22,7 +22,7 @@ def is_supported() -> bool:
 
 @pytest.mark.skipif(not is_supported(), reason="MADV_POPULATE_WRITE is of Linux 5.14")
 def test_the_pages_exist_and_what_was_written_stays() -> None:
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     memory = SharedMemory.create("populated", SIZE)
     memory.bytes[SIZE - 3 :] = b"end"
     assert os.fstat(memory.descriptor).st_blocks * 512 < SIZE / 2
@@ -35,7 +35,7 @@ def test_the_pages_exist_and_what_was_written_stays() -> None:
 
 
 def test_memory_may_be_closed_meanwhile() -> None:
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     memory = SharedMemory.create("populated", SIZE)
     populating = Populating(memory)
     memory.close()
@@ -44,7 +44,7 @@ def test_memory_may_be_closed_meanwhile() -> None:
 
 
 def test_it_ends_at_once_with_nothing_left_when_that_is_asked() -> None:
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
     memory = SharedMemory.create("populated", 200 * SIZE)
     Populating(memory).end()
     assert os.fstat(memory.descriptor).st_blocks * 512 < 200 * SIZE
@@ -62,7 +62,7 @@ def test_an_old_system_that_refuses_it_is_no_error(monkeypatch: pytest.MonkeyPat
 
 def test_without_a_descriptor_or_a_thread_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SharedMemory.create("populated", SIZE)
-    before = open_descriptors()
+    before = open_descriptors(collect=True)
 
     def no_thread(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

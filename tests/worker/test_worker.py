@@ -387,9 +387,9 @@ def test_a_worker_dies_with_a_parent_that_is_killed(backend, how):
             os.close(pidfd)
 
 
-def kinds_of_descriptors() -> dict[str, int]:
-    """Open descriptors by what they are; those of trio's own making come and go with its run."""
-    return collections.Counter(target.partition(":[")[0] for target in open_descriptors().values())
+def kinds(descriptors: dict[str, str]) -> dict[str, int]:
+    """How many there are of each sort."""
+    return collections.Counter(target.partition(":[")[0] for target in descriptors.values())
 
 
 def our_mappings() -> list[str]:
@@ -415,10 +415,10 @@ async def test_closing_leaves_no_descriptor_no_mapping_and_no_process_behind(ope
 
     with trio.fail_after(DEADLINE):
         await use(True)
-        before, processes = kinds_of_descriptors(), children()
+        before, processes = kinds(open_descriptors(collect=True)), children()
         for lose in (False, True, False):
             await use(lose)
-            assert kinds_of_descriptors() == before
+            assert kinds(open_descriptors()) == before
             assert children() == processes
             gc.collect()  # a view of the staging area in a dead frame keeps the area mapped
             assert our_mappings() == []

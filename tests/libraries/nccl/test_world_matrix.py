@@ -324,7 +324,7 @@ async def test_a_cell(fault: str, moment: str, count: int, standby: int) -> None
         mock.patch.object(watch, "STOPPED_SECONDS", STOPPED_SECONDS),
         mock.patch.object(epochs, "ABORT_SECONDS", epochs.ABORT_SECONDS if ON_GPU else ABORT_SECONDS),
     ):
-        opened = len(open_descriptors())
+        opened = len(open_descriptors(collect=True))
         async with open_world(count, standby=standby) as (devices, world):
             if standby:
                 for dev in devices:
