@@ -83,9 +83,10 @@ if TYPE_CHECKING:
 LOOK_PERIODS = {"cuda": 30e-6, "sim": 150e-6}
 """The interval at which the counters are looked at while a lane is busy, for a parent that sleeps."""
 LOOK_SHARES = {"cuda": 0, "sim": 0.125}
-"""The interval is at least this part of the time since the parent was last woken. The simulator computes in this very
-process, and each look interrupts it."""
+"""The interval of the monitor grows to this part of the time that it has looked in vain. The simulator computes in this
+very process, and each look interrupts it."""
 LONGEST_LOOK_PERIOD = 2e-3
+"""The interval, in seconds, grows no further."""
 QUERY_PERIOD = 100e-6
 """The interval at which the driver is asked about faults, which costs more than a look."""
 IDLE_SECONDS = 50e-6
@@ -348,19 +349,18 @@ class Worker:
         turns, signalled, since = -1, self._signalled, time.perf_counter()
         while not self._ended.is_set():
             if (not self._awake or turns == self._state[TURNS]) and self._look():
+                now = time.perf_counter()
                 if self._signalled is not signalled:
-                    signalled, since = self._signalled, time.perf_counter()
-                waited = time.perf_counter() - since
-                time.sleep(max(self._look_period, min(waited * self._look_share, LONGEST_LOOK_PERIOD)))
+                    signalled, since = self._signalled, now
+                time.sleep(max(self._look_period, min((now - since) * self._look_share, LONGEST_LOOK_PERIOD)))
                 continue
             turns = self._state[TURNS]
             self._work.clear()
             if self._awake:
                 self._work.wait(HELD_UP_SECONDS)
-                since = time.perf_counter()
             elif not self._ended.is_set() and not any(lane.busy for lane in self._lanes.values()):
                 self._work.wait()
-                since = time.perf_counter()
+            since = time.perf_counter()
 
     def _look(self) -> bool:
         """Wake the parent if it sleeps and a ticket came, and ask busy streams for faults; whether anything is busy."""
