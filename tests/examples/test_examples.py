@@ -95,7 +95,7 @@ def test_an_example_finds_its_result_right(name, tmp_path):
     assert [line for line in PRINTED[name] if line not in answer.stdout] == [], answer.stdout
     for shown in re.findall(r"```text\n(.*?)```", section(name), re.DOTALL):
         assert shown in answer.stdout
-    drawn = [path.read_bytes()[:4] for path in tmp_path.iterdir()]
+    drawn = [path.read_bytes()[:4] for path in tmp_path.iterdir() if path.is_file()]
     assert drawn == [b"\x89PNG"] * bool(picture)
 
 
