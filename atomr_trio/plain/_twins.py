@@ -120,7 +120,7 @@ class Twin:
         """Await a verb of the library, which begins in this thread."""
         session = self._session
         try:
-            result = session.loop.wait_here(verb, [bare(each) for each in arguments], _bare_values(keywords))
+            result = session.loop.wait_here(verb, _bare_each(arguments), _bare_values(keywords))
         except Exception as error:
             prepare(error)
             raise
@@ -130,7 +130,7 @@ class Twin:
         """Call a verb that does not wait."""
         session = self._session
         try:
-            result = session.loop.at_once(verb, [bare(each) for each in arguments], _bare_values(keywords))
+            result = session.loop.at_once(verb, _bare_each(arguments), _bare_values(keywords))
         except Exception as error:
             prepare(error)
             raise
@@ -139,7 +139,7 @@ class Twin:
     def _read(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
         """Call a function that may be called anywhere, because it neither changes the device nor waits."""
         try:
-            result = verb(*[bare(each) for each in arguments], **_bare_values(keywords))
+            result = verb(*_bare_each(arguments), **_bare_values(keywords))
         except Exception as error:
             prepare(error)
             raise
@@ -238,8 +238,16 @@ def _has_twins(values: Any) -> bool:
     return any(isinstance(each, Twin) or (type(each) in _CONTAINERS and _has_twins(each)) for each in values)
 
 
+def _bare_each(arguments: tuple[Any, ...]) -> list[Any]:
+    return [each if type(each) in _PLAIN else bare(each) for each in arguments]
+
+
 def _bare_values(keywords: dict[str, Any]) -> dict[str, Any]:
-    return {name: bare(value) for name, value in keywords.items()} if keywords else keywords
+    """Take the keywords of one call out of their twins, in their place."""
+    for name, value in keywords.items():
+        if type(value) not in _PLAIN:
+            keywords[name] = bare(value)
+    return keywords
 
 
 # --- the classes ------------------------------------------------------------------------------------------------------
