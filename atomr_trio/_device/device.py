@@ -394,8 +394,9 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         With a `stream` of this process, all further commands on the array and that stream's work run in order, as long
         as the array or a view of it exists: for a library that takes arrays by ``__cuda_array_interface__``, which
-        cannot name a stream. It is an object that has ``__cuda_stream__``, or a number as `DeviceArray.__dlpack__`
-        takes it. The simulator has no streams, and takes no notice of it.
+        cannot name a stream. It is an object that has ``__cuda_stream__``, which is kept meanwhile, or a number as
+        `DeviceArray.__dlpack__` takes it, of a stream that you keep. The simulator has no streams, and takes no notice
+        of it.
 
         Raises `InvalidArgument` for an array of another device, one that was freed, and what is no stream; `StaleArray`
         for an array that is torn or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the

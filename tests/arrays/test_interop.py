@@ -14,6 +14,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import weakref
 from collections.abc import AsyncIterator, Iterator
 from ctypes import c_uint64, c_void_p
 from types import SimpleNamespace
@@ -847,15 +848,44 @@ async def test_the_stream_of_a_thread_is_waited_for_with_its_context_from_anothe
     helper.until(lambda: library.interop._consumer is None)
 
 
-async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, library):
+async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, library, monkeypatch):
     (x,) = await numbers(dev, 0)
     taken = library.take(x)
     library.write(taken.tensor.address, 5)
     driver.cuStreamDestroy(library.stream)
-    assert (await x.to_host())[0] == 5
-    taken.close()
-    dev.empty(1)
+    with monkeypatch.context() as patch:  # the real one reads memory that is gone, and the process ends
+        patch.setattr(driver, "cuStreamGetCtx", lambda *_: pytest.fail("a stream that is gone was asked"))
+        assert (await x.to_host())[0] == 5
+        taken.close()
+        dev.empty(1)
     assert not core_of(dev).part(DeviceMemory).interop._uses
+
+
+@pytest.mark.parametrize("way", ["share", "dlpack"])
+async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(dev, library, way):
+    class Owner:
+        def __cuda_stream__(self) -> tuple[int, int]:
+            return 0, library.stream
+
+    (x,) = await numbers(dev, 0)
+    owner = Owner()
+    gone = weakref.ref(owner)
+    if way == "share":
+        await dev.share(x, stream=owner)
+    else:
+        await dev.share(x)
+        capsule = x.__dlpack__(stream=owner)
+    del owner
+    gc.collect()
+    assert gone() is not None
+    await x.fill(1)
+    if way == "share":
+        del x
+    else:
+        del capsule
+    gc.collect()
+    dev.empty(1)
+    helper.until(lambda: dev.empty(1) is not None and gone() is None)
 
 
 async def test_a_stream_that_is_too_far_behind_is_not_given_more(dev, library, monkeypatch):
@@ -968,11 +998,11 @@ async def test_a_loss_while_an_array_is_shared_with_a_stream_is_waited_for(dev, 
     export, generation = library.interop.export, dev.generation
     exported: list[int] = []
 
-    def lose_first(array: Any, stream: int, *, owned: bool) -> Any:
+    def lose_first(array: Any, stream: int, **options: Any) -> Any:
         if not exported:
             exported.append(dev.generation)
             core_of(dev).current.lose(Loss(LossKind.EXIT, "lost by the test", reported_by="the test"))
-        return export(array, stream, owned=owned)
+        return export(array, stream, **options)
 
     monkeypatch.setattr(library.interop, "export", lose_first)
     await dev.share(x, stream=library.stream)

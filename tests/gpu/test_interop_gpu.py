@@ -18,6 +18,7 @@ import trio
 
 from atomr_trio import ContextLost, InvalidArgument, StaleArray, read_only
 from atomr_trio._device.device import core_of
+from support.programs import run_program
 
 SOURCE = """
 extern "C" __global__ void wait_and_add(const volatile int *flag, int *x, int n, int value) {
@@ -263,6 +264,30 @@ async def test_our_kernel_waits_for_a_stream_that_was_named_when_the_array_was_s
         after = tensor + 1
         current.synchronize()
     assert (cupy.asnumpy(after) == 5).all()
+
+
+GONE = """
+import cupy, numpy as np, atomr_trio
+
+with atomr_trio.start(0) as dev:
+    for _ in range(20):
+        x = dev.to_device(np.arange(1000, dtype=np.int32))
+        stream = cupy.cuda.Stream(non_blocking=True)
+        with stream:
+            tensor = cupy.from_dlpack(x)
+            tensor += 1
+        stream.synchronize()
+        del stream  # cupy destroys it
+        x.fill(7)
+        del tensor
+        assert x.tolist() == [7] * 1000
+print("the process lives")
+"""
+
+
+def test_a_stream_that_is_gone_does_not_take_the_process_with_it(tmp_path):
+    pytest.importorskip("cupy")
+    assert run_program(GONE, tmp_path).strip() == "the process lives"
 
 
 async def test_many_turns_stay_in_order(dev, consumer):

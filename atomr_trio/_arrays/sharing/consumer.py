@@ -11,7 +11,7 @@ import ctypes
 import mmap
 from collections.abc import Iterator
 from ctypes import byref, c_char
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from atomr_cuda.constants import driver as constants
 
@@ -81,19 +81,23 @@ class Consumer:
         self.view: memoryview[int] = self.words.bytes.cast("Q")
 
     @contextlib.contextmanager
-    def bound(self, stream: int = LEGACY_STREAM) -> Iterator[None]:
-        """Make the context of a stream current inside the block, and restore the caller's afterwards."""
+    def bound(self, context: Any = None) -> Iterator[None]:
+        """Make a context, or the primary one, current inside the block, and restore the caller's afterwards."""
         driver = self.driver
-        context = self._context
-        if stream > PER_THREAD_STREAM:
-            with self.bound():
-                context = driver.CUcontext()
-                driver.cuStreamGetCtx(stream, byref(context))
-        driver.cuCtxPushCurrent(context)
+        driver.cuCtxPushCurrent(self._context if context is None else context)
         try:
             yield
         finally:
             driver.cuCtxPopCurrent.status(byref(driver.CUcontext()))
+
+    def context_of(self, stream: int) -> Any:
+        """Return the context of a stream, which must exist: of one that was destroyed the driver reads what is gone."""
+        if stream <= PER_THREAD_STREAM:
+            return self._context
+        context = self.driver.CUcontext()
+        with self.bound():
+            self.driver.cuStreamGetCtx(stream, byref(context))
+        return context
 
     def new_stream(self) -> int:
         """Return a new stream in this process, in order with no other."""

@@ -40,17 +40,24 @@ CLOSE_SECONDS = 2.0
 class Use:
     """One export of an array."""
 
-    __slots__ = ("_interop", "block", "fence", "mark", "released", "storage")
+    __slots__ = ("_interop", "_stream_owner", "block", "fence", "mark", "released", "storage")
 
-    def __init__(self, interop: Interop, block: Block, storage: Storage | None, fence: Fence | None) -> None:
+    def __init__(
+        self, interop: Interop, block: Block, storage: Storage | None, fence: Fence | None, stream_owner: object
+    ) -> None:
         self._interop = interop
         self.block: Block = block
         self.storage: Storage | None = storage
         """Keeps the block allocated; None if the export lasts only as long as the array's own storage."""
         self.fence: Fence | None = fence
+        self._stream_owner = stream_owner
         self.released: bool = False
         self.mark: int | None = None
         """The value that the stream writes when it has done its work up to the release of the use."""
+
+    def end(self) -> None:
+        """Let go of everything: the stream has done all its work on the memory."""
+        self.fence = self.storage = self._stream_owner = None
 
     def release(self) -> None:
         """Note that the consumer does not need the memory any more. Any thread, any time; calling it twice is fine."""
@@ -104,11 +111,12 @@ class Interop:
 
     # --- giving out ---------------------------------------------------------------------------------------------------
 
-    def export(self, array: DeviceArray, stream: int, *, owned: bool) -> tuple[int, Use]:
+    def export(self, array: DeviceArray, stream: int, *, owned: bool, stream_owner: object = None) -> tuple[int, Use]:
         """Return the address of an array's first element in this process, and the use that holds it.
 
         With `owned` the use keeps the array's storage; otherwise it lasts as long as that. The stream is in order with
-        our lanes from now on. Raises as `DeviceArray.__dlpack__` does.
+        our lanes from now on. `stream_owner` is what it was named by: an object of the other library may destroy it
+        at its end, and is kept as long as the use lasts. Raises as `DeviceArray.__dlpack__` does.
         """
         block = array._block
         self.collect()
@@ -116,10 +124,10 @@ class Interop:
         pending = generation.timeline.still_open(set(_last_uses(block, generation.number)))
         if pending and not self.in_order:
             raise BufferError(f"commands on the array are unfinished: {_REMEDY}")
-        fence = self._fence(stream) if self.in_order and stream != NO_ORDER else None
         with self._lock, _refusals("interop.export", self._device):
+            fence = self._fence(stream) if self.in_order and stream != NO_ORDER else None
             window = self._window(block.chunk)
-            use = Use(self, block, array._storage if owned else None, fence)
+            use = Use(self, block, array._storage if owned else None, fence, stream_owner)
             arena = self._memory.maybe_arena
             if isinstance(arena, CheckedArena):
                 arena.shown(block)
@@ -167,6 +175,8 @@ class Interop:
             if len(self._fences) == STREAMS:
                 raise BufferError(f"the device keeps order with {STREAMS} streams already, the most: use fewer streams")
             fence = self._fences[stream] = Fence(self.consumer, stream, len(self._fences))
+        else:
+            fence.renew()
         return fence
 
     # --- order --------------------------------------------------------------------------------------------------------
@@ -300,11 +310,10 @@ class Interop:
         block = use.block
         uses = self._uses[block]
         uses.remove(use)
-        use.fence = None
         if not uses:
             del self._uses[block]
             self._give_back(block, use.storage is None)
-        use.storage = None
+        use.end()
         from atomr_cuda._library import CudaError
 
         with contextlib.suppress(CudaError):  # then it stays mapped until this process ends

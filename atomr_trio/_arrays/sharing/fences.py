@@ -55,6 +55,11 @@ class Fence:
         self._thread = threading.get_ident()
         self._word = self.offset // 8
         self._given = 0
+        self._context = consumer.context_of(stream)
+
+    def renew(self) -> None:
+        """Note that its stream exists now, as an array is shared with it: one with the same handle may have ended."""
+        self._context = self._consumer.context_of(self.stream)
 
     def mark(self) -> int:
         """Make the stream write its word once its work so far is done; returns the value that it writes.
@@ -88,7 +93,7 @@ class Fence:
         if self.stream == PER_THREAD_STREAM and threading.get_ident() != self._thread:
             return False
         try:
-            with self._consumer.bound(self.stream):
+            with self._consumer.bound(self._context):
                 recording = c_int()
                 self._consumer.driver.cuStreamIsCapturing(self.stream, byref(recording))
                 if recording.value:

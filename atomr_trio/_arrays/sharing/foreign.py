@@ -183,7 +183,7 @@ def _follow_stream(consumer: Consumer, theirs: int, ours: int) -> None:
     """Make `ours` wait for the work of `theirs` so far."""
     driver = consumer.driver
     event = driver.CUevent()
-    with consumer.bound(theirs):
+    with consumer.bound(consumer.context_of(theirs)):
         driver.cuEventCreate(byref(event), driver.CU_EVENT_DISABLE_TIMING)
         driver.cuEventRecord(event, theirs)
     driver.cuStreamWaitEvent(ours, event, 0)

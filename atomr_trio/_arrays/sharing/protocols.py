@@ -58,7 +58,7 @@ async def share(memory: DeviceMemory, array: DeviceArray, stream: object = None)
             await trio.to_thread.run_sync(lambda: interop.consumer)
     while handle is not None and interop.in_order and array.size:
         try:
-            _lend(array, handle)
+            _lend(array, handle, stream)
         except BufferError:
             if device.current is not None and device.current.loss is None:
                 raise
@@ -67,10 +67,10 @@ async def share(memory: DeviceMemory, array: DeviceArray, stream: object = None)
             return
 
 
-def _lend(array: DeviceArray, stream: int) -> int:
+def _lend(array: DeviceArray, stream: int, stream_owner: object = None) -> int:
     """Export an array for as long as it or a view of it lasts, in order with a stream. Returns its address."""
     storage = array._storage
-    address, use = storage.memory.shared().export(array, stream, owned=False)
+    address, use = storage.memory.shared().export(array, stream, owned=False, stream_owner=stream_owner)
     uses = storage.uses = storage.uses or {}
     if uses.setdefault(stream, use) is not use:  # one is enough for each stream
         use.release()
@@ -93,7 +93,7 @@ def give_dlpack(
         raise BufferError(f"the array is on the device that DLPack calls {place}, not on {tuple(dl_device)}")
     address, release = 0, _nothing
     if array.size:
-        address, use = interop.export(array, _checked_stream(stream), owned=True)
+        address, use = interop.export(array, _checked_stream(stream), owned=True, stream_owner=stream)
         release = use.release
     strides = tuple(stride // array.itemsize for stride in array.strides)
     tensor = _dlpack.Tensor(address, place, array.shape, strides, *dlpack_type(array.dtype))
