@@ -38,7 +38,8 @@ class Workers:
             if self._pool is not None:
                 return self._checked_alike(self._pool.take(core.backend, core.index))
             ahead = [folder for part in core.parts for folder in part.libraries]
-            return WorkerProcess(core.backend, core.index, core.options.checks, ahead)
+            variables = {name: value for part in core.parts for name, value in part.variables.items()}
+            return WorkerProcess(core.backend, core.index, core.options.checks, ahead, variables)
         except DeviceError as refused:
             raise StartFailed(refused, gone=True) from None
         except (OSError, MemoryError) as error:

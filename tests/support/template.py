@@ -30,7 +30,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atomr_trio._generation import process
-from atomr_trio._wire.backends import LIBRARIES_VARIABLE
 from atomr_trio._wire.starting import command, environment
 
 CLONES = {"x86_64": 56, "aarch64": 220}
@@ -43,7 +42,8 @@ _OF_ONE_WORKER = (
     "ATOMR_TRIO_CACHE_DIR",
     "ATOMR_TRIO_CHECK",
     "ATOMR_TRIO_SIM_",
-    LIBRARIES_VARIABLE,
+    "ATOMR_TRIO_WORKER_",
+    "NCCL_",
     "PYTEST_CURRENT_TEST",
 )
 """The beginnings of the names of variables that a copy is told; nothing that is loaded has read them."""
