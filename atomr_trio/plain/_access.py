@@ -88,8 +88,9 @@ class ArrayAccess(Twin):
         Raises as `Device.share` does, and `BufferError` for the requests that the standard names.
         """
         array = self._awaited
-        self._wait(array.device.share, array)
-        return self._enqueue(array.__dlpack__, stream=stream, max_version=max_version, dl_device=dl_device, copy=copy)
+        self._wait(array.device.share, (array,))
+        keywords = {"stream": stream, "max_version": max_version, "dl_device": dl_device, "copy": copy}
+        return self._enqueue(array.__dlpack__, (), keywords)
 
     def item(self) -> Any:
         """Return the only element as a Python number (``numpy.ndarray.item``).
@@ -136,7 +137,7 @@ class ArrayAccess(Twin):
             raise TypeError("an array without axes cannot be iterated over")
         if len(self.shape) == 1:
             return iter(self.to_host())
-        return (self._read(self._awaited.__getitem__, place) for place in range(self.shape[0]))
+        return (self._read(self._awaited.__getitem__, (place,)) for place in range(self.shape[0]))
 
     def __setitem__(self, index: Index | tuple[Index, ...], value: npt.ArrayLike | AnyArray) -> None:
         """Write to the elements of a view: a number, an array of its shape on the device, or numpy's, which may spread.
@@ -150,18 +151,18 @@ class ArrayAccess(Twin):
         view = self._awaited[index]
         given = bare(value)
         if isinstance(given, type(self._awaited)):
-            self._wait(view.copy_from, given)
+            self._wait(view.copy_from, (given,))
             return
         host = np.asarray(given)
         if not host.shape:
             if view.size:
-                self._wait(view.fill, host.astype(self.dtype)[()] if host.dtype != self.dtype else host[()])
+                self._wait(view.fill, (host.astype(self.dtype)[()] if host.dtype != self.dtype else host[()],))
             return
         try:
             spread = np.broadcast_to(host.astype(self.dtype, copy=False), view.shape)
         except ValueError:
             raise InvalidArgument(f"an array of shape {host.shape} does not spread to {view.shape}") from None
-        self._wait(view.copy_from, np.ascontiguousarray(spread))
+        self._wait(view.copy_from, (np.ascontiguousarray(spread),))
 
     # Without these Python would compare identities.
 
@@ -341,7 +342,7 @@ class GroupAccess(_Opened, Sequence["Device"]):
 
         Raises `IndexError` for a place that the group does not have.
         """
-        devices: Device | tuple[Device, ...] = self._read(self._awaited.__getitem__, place)
+        devices: Device | tuple[Device, ...] = self._read(self._awaited.__getitem__, (place,))
         return devices
 
     def __len__(self) -> int:
@@ -408,7 +409,7 @@ class PartsAccess(Twin, Sequence["DeviceArray"]):
 
         Raises `IndexError` for a number that is no rank.
         """
-        parts: DeviceArray | tuple[DeviceArray, ...] = self._read(self._awaited.__getitem__, rank)
+        parts: DeviceArray | tuple[DeviceArray, ...] = self._read(self._awaited.__getitem__, (rank,))
         return parts
 
     def __len__(self) -> int:

@@ -54,7 +54,7 @@ def retry(dev: Any, *_others: Any, attempts: int = 3, saving: Any = ()) -> Any:
         )
     given = list(saving) if isinstance(dev, Twin) and isinstance(saving, Iterable) and not _is_one(saving) else saving
     if isinstance(dev, Twin):
-        return dev._enqueue(Retry._create, dev, attempts, given)
+        return dev._enqueue(Retry._create, (dev, attempts, given))
     return Retry._create(dev, attempts, given)
 
 

@@ -29,6 +29,8 @@ _remove_if_dead: Final[Callable[[dict[Any, Any], object], None]] = importlib.imp
 )._remove_dead_weakref
 """Remove an entry if it is a reference to what is gone, in one step: what the dictionaries of `weakref` use."""
 
+Arguments = tuple[Any, ...]
+_NO_KEYWORDS: Final[dict[str, Any]] = {}
 _CONTAINERS: Final = frozenset({list, tuple})
 _PLAIN: Final = frozenset({int, float, bool, str, type, type(None), np.ndarray})
 """Types of most arguments that are values."""
@@ -116,7 +118,9 @@ class Twin:
 
     # What the generated methods do. The result is Any: each says what it is.
 
-    def _wait(self, verb: Callable[..., Awaitable[Any]], /, *arguments: Any, **keywords: Any) -> Any:
+    def _wait(
+        self, verb: Callable[..., Awaitable[Any]], arguments: Arguments = (), keywords: dict[str, Any] = _NO_KEYWORDS
+    ) -> Any:
         """Await a verb of the library, which begins in this thread."""
         session = self._session
         try:
@@ -126,7 +130,9 @@ class Twin:
             raise
         return result if result is None else session.twin(result)
 
-    def _enqueue(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    def _enqueue(
+        self, verb: Callable[..., Any], arguments: Arguments = (), keywords: dict[str, Any] = _NO_KEYWORDS
+    ) -> Any:
         """Call a verb that does not wait."""
         session = self._session
         try:
@@ -136,7 +142,9 @@ class Twin:
             raise
         return result if result is None else session.twin(result)
 
-    def _read(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    def _read(
+        self, verb: Callable[..., Any], arguments: Arguments = (), keywords: dict[str, Any] = _NO_KEYWORDS
+    ) -> Any:
         """Call a function that may be called anywhere, because it neither changes the device nor waits."""
         try:
             result = verb(*_bare_each(arguments), **_bare_values(keywords))
@@ -164,7 +172,7 @@ class Twin:
         except BaseException as error:
             if entered:
                 with contextlib.suppress(Exception):
-                    self._wait(thing.__aexit__, type(error), error, error.__traceback__)
+                    self._wait(thing.__aexit__, (type(error), error, error.__traceback__))
             raise
 
     def _enter_at_once(self) -> Any:
@@ -181,13 +189,13 @@ class Twin:
             return self._enqueue(enter)
         except BaseException as error:
             if entered:
-                self._enqueue(thing.__exit__, type(error), error, error.__traceback__)
+                self._enqueue(thing.__exit__, (type(error), error, error.__traceback__))
             raise
 
     def _leave(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> Any:
-        return self._wait(self._awaited.__aexit__, kind, error, traceback)
+        return self._wait(self._awaited.__aexit__, (kind, error, traceback))
 
     def _next(self) -> Any:
         """Wait for the next item of an iterator."""
@@ -202,7 +210,7 @@ class Verbs(Twin):
 
     __slots__ = ()
 
-    def _do(self, verb: Callable[..., Any], /, *arguments: Any, **keywords: Any) -> Any:
+    def _do(self, verb: Callable[..., Any], arguments: Arguments = (), keywords: dict[str, Any] = _NO_KEYWORDS) -> Any:
         raise NotImplementedError
 
 
@@ -238,12 +246,12 @@ def _has_twins(values: Any) -> bool:
     return any(isinstance(each, Twin) or (type(each) in _CONTAINERS and _has_twins(each)) for each in values)
 
 
-def _bare_each(arguments: tuple[Any, ...]) -> list[Any]:
+def _bare_each(arguments: Arguments) -> list[Any]:
     return [each if type(each) in _PLAIN else bare(each) for each in arguments]
 
 
 def _bare_values(keywords: dict[str, Any]) -> dict[str, Any]:
-    """Take the keywords of one call out of their twins, in their place."""
+    """Take the keywords of one call out of their twins, in place."""
     for name, value in keywords.items():
         if type(value) not in _PLAIN:
             keywords[name] = bare(value)

@@ -42,7 +42,7 @@ def inject(dev: AnyDevice, function: str, action: Action, *, call: int = 1, time
         )
     injection = _injection(function, action, call, times)
     if isinstance(dev, Twin):
-        dev._enqueue(inject, dev, function, action, call=call, times=times)
+        dev._enqueue(inject, (dev, function, action), {"call": call, "times": times})
         return
     generation_of(dev).request_faults(str(injection))
 

@@ -78,7 +78,7 @@ def hold_rebuild(dev: AnyDevice) -> Iterator[None]:
         try:
             yield
         finally:
-            dev._enqueue(held.__exit__, None, None, None)
+            dev._enqueue(held.__exit__, (None, None, None))
         return
     core = core_of(dev)
     core.home.check_thread()
@@ -108,7 +108,7 @@ def replaced(owner: object, **methods: Callable[..., object]) -> Iterator[None]:
 def generation_of(dev: AnyDevice) -> Generation:
     """Return the generation in service. Raises as `worker_pid` does."""
     if isinstance(dev, Twin):
-        found: Generation = dev._enqueue(generation_of, dev)
+        found: Generation = dev._enqueue(generation_of, (dev,))
         return found
     if not isinstance(dev, Device):
         raise InvalidArgument(f"dev is a device, not {shown(dev)}")

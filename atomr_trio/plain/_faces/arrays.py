@@ -138,7 +138,7 @@ class DeviceArray(ArrayAccess, Twin):
 
         Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
         """
-        result: DeviceArray = self._read(self._awaited.__getitem__, index)
+        result: DeviceArray = self._read(self._awaited.__getitem__, (index,))
         return result
 
     def reshape(self, *shape: SupportsIndex | Sequence[SupportsIndex]) -> DeviceArray:
@@ -146,7 +146,7 @@ class DeviceArray(ArrayAccess, Twin):
 
         Raises `InvalidArgument` if the sizes differ, or if the strides of the array allow no view of that shape.
         """
-        result: DeviceArray = self._read(self._awaited.reshape, *shape)
+        result: DeviceArray = self._read(self._awaited.reshape, (*shape,))
         return result
 
     def transpose(self, *axes: SupportsIndex) -> DeviceArray:
@@ -156,7 +156,7 @@ class DeviceArray(ArrayAccess, Twin):
 
         Raises `InvalidArgument` if `axes` does not name each axis of the array once.
         """
-        result: DeviceArray = self._read(self._awaited.transpose, *axes)
+        result: DeviceArray = self._read(self._awaited.transpose, (*axes,))
         return result
 
     def view(self, dtype: npt.DTypeLike) -> DeviceArray:
@@ -169,7 +169,7 @@ class DeviceArray(ArrayAccess, Twin):
         would not lie at multiples of their size, which a GPU cannot read; `LibraryNotFound` for a dtype of ml_dtypes
         that is not installed.
         """
-        result: DeviceArray = self._read(self._awaited.view, dtype)
+        result: DeviceArray = self._read(self._awaited.view, (dtype,))
         return result
 
     @property
@@ -195,7 +195,7 @@ class DeviceArray(ArrayAccess, Twin):
 
         Raises as `to_host` does, and `InvalidArgument` for an `out` of another shape or dtype, or a read-only one.
         """
-        self._wait(self._awaited.copy_to, out)
+        self._wait(self._awaited.copy_to, (out,))
 
     def copy_from(self, source: npt.ArrayLike | AnyArray) -> None:
         """Overwrite the elements with those of `source`: same shape, same dtype, on the host or on a device.
@@ -214,7 +214,7 @@ class DeviceArray(ArrayAccess, Twin):
         of one group; `StaleArray` if the source is torn or lost; `OutOfDeviceMemory` if this is the first use of the
         array's memory and the GPU has no more; `ContextLost` if the context is lost meanwhile.
         """
-        self._wait(self._awaited.copy_from, source)
+        self._wait(self._awaited.copy_from, (source,))
 
     def fill(self, value: complex | np.generic) -> None:
         """Set every element to `value` (``cuMemsetD32Async`` and its kin). Makes a torn array good again.
@@ -223,7 +223,7 @@ class DeviceArray(ArrayAccess, Twin):
         if this is the first use of the array's memory and the GPU has no more; `ContextLost` if the context is lost
         meanwhile.
         """
-        self._wait(self._awaited.fill, value)
+        self._wait(self._awaited.fill, (value,))
 
     def free(self) -> None:
         """Give the memory back now, for this array and every view of it. Freeing twice does nothing.

@@ -73,21 +73,23 @@ class Batch(Twin):
         Raises `InvalidArgument` and `StaleArray` as `Kernel.launch` does, before anything is sent; `ContextLost` when
         the batch's generation is lost; `trio.WouldBlock` when 4096 calls are unfinished: `batch.flush()`.
         """
-        self._enqueue(self._awaited.launch, kernel, grid, block, *arguments, shared_bytes=shared_bytes, **options)
+        self._enqueue(
+            self._awaited.launch, (kernel, grid, block, *arguments), {"shared_bytes": shared_bytes, **options}
+        )
 
     def launch_graph(self, graph: Graph) -> None:
         """Launch a `graph`, always on the compute lane, whatever the batch's lane is (``cuGraphLaunch``).
 
         Raises as `Graph.launch` does, and as `launch`.
         """
-        self._enqueue(self._awaited.launch_graph, graph)
+        self._enqueue(self._awaited.launch_graph, (graph,))
 
     def fill(self, array: AnyArray, value: complex | np.generic) -> None:
         """Set every element of `array`, of any shape and dtype, to `value` (``cuMemsetD32Async`` and its kin).
 
         Raises as `DeviceArray.fill` does, and as `launch`; `InvalidArgument` for an array of another device.
         """
-        self._enqueue(self._awaited.fill, array, value)
+        self._enqueue(self._awaited.fill, (array, value))
 
     def copy_from(self, array: AnyArray, source: npt.ArrayLike | AnyArray) -> None:
         """Overwrite `array` with `source`, of the same shape and dtype, on the host or on a device of the same group.
@@ -102,21 +104,21 @@ class Batch(Twin):
         unless the memory is pinned; and for arrays whose copy has to go through the host. Use those verbs outside of
         the batch.
         """
-        self._enqueue(self._awaited.copy_from, array, source)
+        self._enqueue(self._awaited.copy_from, (array, source))
 
     def copy_to(self, array: AnyArray, out: npt.NDArray[Any]) -> None:
         """Copy `array` into the writable numpy array `out`, of the same shape and dtype. `out` is valid at the end.
 
         The end is that of the block, or of the next `flush`. Raises as `DeviceArray.copy_to` does, and as `copy_from`.
         """
-        self._enqueue(self._awaited.copy_to, array, out)
+        self._enqueue(self._awaited.copy_to, (array, out))
 
     def to_host(self, array: AnyArray) -> npt.NDArray[Any]:
         """Return a new numpy array of the shape and dtype of `array`. It is valid at the end; see `copy_to`.
 
         Raises as `DeviceArray.to_host` does, and as `copy_from`.
         """
-        result: npt.NDArray[Any] = self._enqueue(self._awaited.to_host, array)
+        result: npt.NDArray[Any] = self._enqueue(self._awaited.to_host, (array,))
         return result
 
     def to_device(self, source: npt.ArrayLike | AnyArray) -> DeviceArray:
@@ -127,7 +129,7 @@ class Batch(Twin):
 
         Raises as `Device.to_device` does, and as `copy_from`.
         """
-        result: DeviceArray = self._enqueue(self._awaited.to_device, source)
+        result: DeviceArray = self._enqueue(self._awaited.to_device, (source,))
         return result
 
     def record(self) -> Event:

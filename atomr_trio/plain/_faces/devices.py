@@ -122,7 +122,7 @@ class Device(DeviceAccess, Twin):
         Raises `InvalidArgument` if `after` is not a generation's number, `DeviceFailed` or `DeviceClosed` if there will
         be no such generation.
         """
-        result: int = self._wait(self._awaited.wait_generation, after=after)
+        result: int = self._wait(self._awaited.wait_generation, (), {"after": after})
         return result
 
     def wait_standby(self, count: int | None = None) -> None:
@@ -133,7 +133,7 @@ class Device(DeviceAccess, Twin):
         Raises `InvalidArgument` for more than `start` starts, `DeviceFailed` or `DeviceClosed` once the device takes no
         requests.
         """
-        self._wait(self._awaited.wait_standby, count)
+        self._wait(self._awaited.wait_standby, (count,))
 
     def restart(self, reason: str) -> int:
         """Give the context up deliberately and wait for the next generation; returns its number.
@@ -145,7 +145,7 @@ class Device(DeviceAccess, Twin):
 
         Raises `DeviceFailed` or `DeviceClosed` if there will be no next generation.
         """
-        result: int = self._wait(self._awaited.restart, reason)
+        result: int = self._wait(self._awaited.restart, (reason,))
         return result
 
     def events(self, *, buffer: int = 64) -> Subscription:
@@ -155,7 +155,7 @@ class Device(DeviceAccess, Twin):
 
         Raises `InvalidArgument` for a buffer that is not an int of at least 1.
         """
-        result: Subscription = self._enqueue(self._awaited.events, buffer=buffer)
+        result: Subscription = self._enqueue(self._awaited.events, (), {"buffer": buffer})
         return result
 
     def statistics(self) -> DeviceStatistics:
@@ -190,7 +190,7 @@ class Device(DeviceAccess, Twin):
         Raises `InvalidArgument` for a `keep` that is not a number of bytes, `ContextLost` if the context is lost
         meanwhile, `DeviceClosed` or `DeviceFailed` once the device takes no requests.
         """
-        result: int = self._wait(self._awaited.trim, keep)
+        result: int = self._wait(self._awaited.trim, (keep,))
         return result
 
     def empty(
@@ -212,7 +212,7 @@ class Device(DeviceAccess, Twin):
         does not allow it, `LibraryNotFound` for a dtype of ml_dtypes that is not installed, and `DeviceClosed` or
         `DeviceFailed` once the device takes no requests.
         """
-        result: DeviceArray = self._enqueue(self._awaited.empty, shape, dtype, guarded=guarded)
+        result: DeviceArray = self._enqueue(self._awaited.empty, (shape, dtype), {"guarded": guarded})
         return result
 
     def zeros(
@@ -228,7 +228,7 @@ class Device(DeviceAccess, Twin):
 
         Raises as `empty` does.
         """
-        result: DeviceArray = self._enqueue(self._awaited.zeros, shape, dtype, guarded=guarded)
+        result: DeviceArray = self._enqueue(self._awaited.zeros, (shape, dtype), {"guarded": guarded})
         return result
 
     def full(
@@ -246,7 +246,7 @@ class Device(DeviceAccess, Twin):
 
         Raises as `empty` does, and `InvalidArgument` for a value that the dtype cannot hold.
         """
-        result: DeviceArray = self._enqueue(self._awaited.full, shape, value, dtype, guarded=guarded)
+        result: DeviceArray = self._enqueue(self._awaited.full, (shape, value, dtype), {"guarded": guarded})
         return result
 
     def to_device(self, source: npt.ArrayLike | AnyArray | SupportsDLPack | SupportsCudaArray) -> DeviceArray:
@@ -261,7 +261,7 @@ class Device(DeviceAccess, Twin):
         lost meanwhile, `StaleArray` for an array of the group that is torn or lost, and `InvalidArgument` for one that
         was freed, one of a device that is not of the group, and memory of another GPU.
         """
-        result: DeviceArray = self._wait(self._awaited.to_device, source)
+        result: DeviceArray = self._wait(self._awaited.to_device, (source,))
         return result
 
     def share(self, array: AnyArray, *, stream: object = None) -> DeviceArray:
@@ -274,15 +274,16 @@ class Device(DeviceAccess, Twin):
 
         With a `stream` of this process, all further commands on the array and that stream's work run in order, as long
         as the array or a view of it exists: for a library that takes arrays by ``__cuda_array_interface__``, which
-        cannot name a stream. It is an object that has ``__cuda_stream__``, or a number as `DeviceArray.__dlpack__`
-        takes it. The simulator has no streams, and takes no notice of it.
+        cannot name a stream. It is an object that has ``__cuda_stream__``, which is kept meanwhile, or a number as
+        `DeviceArray.__dlpack__` takes it, of a stream that you keep. The simulator has no streams, and takes no notice
+        of it.
 
         Raises `InvalidArgument` for an array of another device, one that was freed, and what is no stream; `StaleArray`
         for an array that is torn or lost, `OutOfDeviceMemory` if the GPU has no more memory, `ContextLost` if the
         context is lost meanwhile, `LibraryNotFound` or `CommandFailed` if this process cannot reach the GPU, and
         `BufferError` if the device is in order with too many streams.
         """
-        result: DeviceArray = self._wait(self._awaited.share, array, stream=stream)
+        result: DeviceArray = self._wait(self._awaited.share, (array,), {"stream": stream})
         return result
 
     def pinned_empty(
@@ -301,7 +302,7 @@ class Device(DeviceAccess, Twin):
         installed, `OutOfHostMemory` if the system has too little memory or no file descriptor left, and `DeviceClosed`
         or `DeviceFailed` once the device takes no requests.
         """
-        result: npt.NDArray[Any] = self._enqueue(self._awaited.pinned_empty, shape, dtype)
+        result: npt.NDArray[Any] = self._enqueue(self._awaited.pinned_empty, (shape, dtype))
         return result
 
     def batch(self, *, lane: Lane | None = None) -> Batch:
@@ -311,7 +312,7 @@ class Device(DeviceAccess, Twin):
 
         Raises `InvalidArgument` for a lane of another device, or one that was closed.
         """
-        result: Batch = self._enqueue(self._awaited.batch, lane=lane)
+        result: Batch = self._enqueue(self._awaited.batch, (), {"lane": lane})
         return result
 
     def lane(self, *, priority: int = 0, ordered: bool = True) -> Lane:
@@ -326,7 +327,7 @@ class Device(DeviceAccess, Twin):
 
         Raises `InvalidArgument` for a priority that the device does not have, or when 13 lanes are open.
         """
-        result: Lane = self._enqueue(self._awaited.lane, priority=priority, ordered=ordered)
+        result: Lane = self._enqueue(self._awaited.lane, (), {"priority": priority, "ordered": ordered})
         return result
 
     @functools.cached_property
@@ -415,7 +416,7 @@ class Devices(GroupAccess, Twin):
 
         Raises `InvalidArgument` for a buffer that is not an int of at least 1.
         """
-        result: Subscription = self._enqueue(self._awaited.events, buffer=buffer)
+        result: Subscription = self._enqueue(self._awaited.events, (), {"buffer": buffer})
         return result
 
     def statistics(self) -> GroupStatistics:
@@ -447,10 +448,8 @@ class Devices(GroupAccess, Twin):
         """
         result: Device = self._enqueue(
             self._awaited.pick,
-            policy,
-            min_free_bytes=min_free_bytes,
-            min_compute_capability=min_compute_capability,
-            near=near,
+            (policy,),
+            {"min_free_bytes": min_free_bytes, "min_compute_capability": min_compute_capability, "near": near},
         )
         return result
 
@@ -475,7 +474,7 @@ class Devices(GroupAccess, Twin):
         Raises `InvalidArgument` for arguments that are not valid; entering raises what `pick` raises.
         """
         result: Reservation = self._enqueue(
-            self._awaited.reserve, nbytes, policy, min_compute_capability=min_compute_capability, near=near
+            self._awaited.reserve, (nbytes, policy), {"min_compute_capability": min_compute_capability, "near": near}
         )
         return result
 
@@ -501,7 +500,7 @@ class Devices(GroupAccess, Twin):
         Raises `InvalidArgument` for arguments that are not valid, `LibraryNotFound` if NCCL is not installed,
         `CommandFailed` for what NCCL refuses, `DeviceClosed` or `DeviceFailed` if a member takes no requests.
         """
-        result: World = self._wait(self._awaited.world, members, deterministic=deterministic, nccl=nccl)
+        result: World = self._wait(self._awaited.world, (members,), {"deterministic": deterministic, "nccl": nccl})
         return result
 
 
@@ -544,4 +543,4 @@ class Reservation(Twin):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._enqueue(self._awaited.__exit__, kind, error, traceback)
+        self._enqueue(self._awaited.__exit__, (kind, error, traceback))

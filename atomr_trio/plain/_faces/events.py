@@ -35,7 +35,7 @@ class Subscription(Twin):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._enqueue(self._awaited.__exit__, kind, error, traceback)
+        self._enqueue(self._awaited.__exit__, (kind, error, traceback))
 
     def __iter__(self) -> Self:
         return self

@@ -79,7 +79,7 @@ class RandomGenerator(Twin):
 
         Raises `InvalidArgument` for anything else, also for the state of another kind.
         """
-        self._enqueue(self._awaited.seek, state)
+        self._enqueue(self._awaited.seek, (state,))
 
     def spawn(self, n_children: SupportsIndex) -> list[RandomGenerator]:
         """Return `n_children` new generators of the same kind, a number of independent streams.
@@ -89,7 +89,7 @@ class RandomGenerator(Twin):
 
         Raises `InvalidArgument` for a quasi kind, which has no seed, and for a number that is negative.
         """
-        result: list[RandomGenerator] = self._enqueue(self._awaited.spawn, n_children)
+        result: list[RandomGenerator] = self._enqueue(self._awaited.spawn, (n_children,))
         return result
 
     def bits(
@@ -101,7 +101,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.bits` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.bits, size, dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.bits, (size, dtype), {"out": out})
         return result
 
     def uniform(
@@ -120,7 +120,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.uniform` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.uniform, low, high, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.uniform, (low, high, size), {"dtype": dtype, "out": out})
         return result
 
     def normal(
@@ -139,7 +139,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.normal` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.normal, loc, scale, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.normal, (loc, scale, size), {"dtype": dtype, "out": out})
         return result
 
     def lognormal(
@@ -158,7 +158,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.lognormal` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.lognormal, mean, sigma, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.lognormal, (mean, sigma, size), {"dtype": dtype, "out": out})
         return result
 
     def poisson(
@@ -170,7 +170,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.poisson` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.poisson, lam, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.poisson, (lam, size), {"dtype": dtype, "out": out})
         return result
 
     def integers(
@@ -191,7 +191,7 @@ class RandomGenerator(Twin):
         Raises what `Random.integers` raises.
         """
         result: DeviceArray = self._wait(
-            self._awaited.integers, low, high, size, endpoint=endpoint, dtype=dtype, out=out
+            self._awaited.integers, (low, high, size), {"endpoint": endpoint, "dtype": dtype, "out": out}
         )
         return result
 
@@ -205,7 +205,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.exponential` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.exponential, scale, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.exponential, (scale, size), {"dtype": dtype, "out": out})
         return result
 
     def gamma(
@@ -224,7 +224,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.gamma` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.gamma, shape, scale, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.gamma, (shape, scale, size), {"dtype": dtype, "out": out})
         return result
 
     def beta(
@@ -236,7 +236,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.beta` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.beta, a, b, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.beta, (a, b, size), {"dtype": dtype, "out": out})
         return result
 
     def cauchy(
@@ -255,7 +255,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.cauchy` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.cauchy, loc, scale, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.cauchy, (loc, scale, size), {"dtype": dtype, "out": out})
         return result
 
     def binomial(
@@ -274,7 +274,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.binomial` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.binomial, n, p, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.binomial, (n, p, size), {"dtype": dtype, "out": out})
         return result
 
     def standard_t(
@@ -286,7 +286,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.standard_t` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.standard_t, df, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.standard_t, (df, size), {"dtype": dtype, "out": out})
         return result
 
     def multinomial(
@@ -305,7 +305,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.multinomial` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.multinomial, n, pvals, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.multinomial, (n, pvals, size), {"dtype": dtype, "out": out})
         return result
 
     def bernoulli(
@@ -317,7 +317,7 @@ class RandomGenerator(Twin):
 
         Raises what `Random.bernoulli` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.bernoulli, p, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.bernoulli, (p, size), {"dtype": dtype, "out": out})
         return result
 
     def discrete(
@@ -334,5 +334,5 @@ class RandomGenerator(Twin):
 
         Raises what `Random.discrete` raises.
         """
-        result: DeviceArray = self._wait(self._awaited.discrete, pvals, size, dtype=dtype, out=out)
+        result: DeviceArray = self._wait(self._awaited.discrete, (pvals, size), {"dtype": dtype, "out": out})
         return result

@@ -65,7 +65,7 @@ class Graph(Twin):
         graph overwrites all of it first; `StaleKernel` after a fault if the device was opened with
         ``on_fault="stale"``; `ContextLost` if the context is lost while it runs: its outputs are then torn.
         """
-        self._wait(self._awaited.launch, hang_timeout=hang_timeout)
+        self._wait(self._awaited.launch, (), {"hang_timeout": hang_timeout})
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
         """Launch the graph, and do not wait for it. `hang_timeout` is that of `launch`, in seconds.
@@ -77,7 +77,7 @@ class Graph(Twin):
         Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
-        self._enqueue(self._awaited.launch_nowait, hang_timeout=hang_timeout)
+        self._enqueue(self._awaited.launch_nowait, (), {"hang_timeout": hang_timeout})
 
     def update(self, node: GraphNode, *arguments: object, **keywords: object) -> None:
         """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.
@@ -94,7 +94,7 @@ class Graph(Twin):
 
         Raises `InvalidArgument` as the verb itself does, and for a node of another graph; the graph is then unchanged.
         """
-        self._enqueue(self._awaited.update, node, *arguments, **keywords)
+        self._enqueue(self._awaited.update, (node, *arguments), {**keywords})
 
     def clone(self) -> Graph:
         """Return another graph with the same nodes and arguments, which is updated separately. Sends nothing.
@@ -154,16 +154,15 @@ class GraphRecorder(Twin):
         """
         result: GraphNode = self._enqueue(
             self._awaited.launch,
-            kernel,
-            grid,
-            block,
-            *arguments,
-            shared_bytes=shared_bytes,
-            touches=touches,
-            cooperative=cooperative,
-            cluster=cluster,
-            programmatic=programmatic,
-            priority=priority,
+            (kernel, grid, block, *arguments),
+            {
+                "shared_bytes": shared_bytes,
+                "touches": touches,
+                "cooperative": cooperative,
+                "cluster": cluster,
+                "programmatic": programmatic,
+                "priority": priority,
+            },
         )
         return result
 
@@ -177,7 +176,7 @@ class GraphRecorder(Twin):
         elements are too scattered for a copy engine; and for a numpy array, since copies with the host cannot be
         captured.
         """
-        result: GraphNode = self._enqueue(self._awaited.copy, source, target)
+        result: GraphNode = self._enqueue(self._awaited.copy, (source, target))
         return result
 
     def fill(self, array: AnyArray, value: complex | np.generic) -> GraphNode:
@@ -188,7 +187,7 @@ class GraphRecorder(Twin):
         Raises `InvalidArgument` for a value that the dtype cannot hold, and for an array of another device or one that
         was freed.
         """
-        result: GraphNode = self._enqueue(self._awaited.fill, array, value)
+        result: GraphNode = self._enqueue(self._awaited.fill, (array, value))
         return result
 
     @functools.cached_property

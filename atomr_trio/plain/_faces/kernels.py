@@ -128,17 +128,17 @@ class Kernel(KernelAccess, Twin):
         """
         self._wait(
             self._awaited.launch,
-            grid,
-            block,
-            *arguments,
-            shared_bytes=shared_bytes,
-            touches=touches,
-            hang_timeout=hang_timeout,
-            lane=lane,
-            cooperative=cooperative,
-            cluster=cluster,
-            programmatic=programmatic,
-            priority=priority,
+            (grid, block, *arguments),
+            {
+                "shared_bytes": shared_bytes,
+                "touches": touches,
+                "hang_timeout": hang_timeout,
+                "lane": lane,
+                "cooperative": cooperative,
+                "cluster": cluster,
+                "programmatic": programmatic,
+                "priority": priority,
+            },
         )
 
     def launch_nowait(
@@ -168,17 +168,17 @@ class Kernel(KernelAccess, Twin):
         """
         self._enqueue(
             self._awaited.launch_nowait,
-            grid,
-            block,
-            *arguments,
-            shared_bytes=shared_bytes,
-            touches=touches,
-            hang_timeout=hang_timeout,
-            lane=lane,
-            cooperative=cooperative,
-            cluster=cluster,
-            programmatic=programmatic,
-            priority=priority,
+            (grid, block, *arguments),
+            {
+                "shared_bytes": shared_bytes,
+                "touches": touches,
+                "hang_timeout": hang_timeout,
+                "lane": lane,
+                "cooperative": cooperative,
+                "cluster": cluster,
+                "programmatic": programmatic,
+                "priority": priority,
+            },
         )
 
     def prepare(
@@ -202,14 +202,14 @@ class Kernel(KernelAccess, Twin):
         """
         result: PreparedLaunch = self._enqueue(
             self._awaited.prepare,
-            grid,
-            block,
-            *arguments,
-            shared_bytes=shared_bytes,
-            cooperative=cooperative,
-            cluster=cluster,
-            programmatic=programmatic,
-            priority=priority,
+            (grid, block, *arguments),
+            {
+                "shared_bytes": shared_bytes,
+                "cooperative": cooperative,
+                "cluster": cluster,
+                "programmatic": programmatic,
+                "priority": priority,
+            },
         )
         return result
 
@@ -221,7 +221,7 @@ class Kernel(KernelAccess, Twin):
 
         Raises `InvalidArgument` for a block that cannot be launched; `ContextLost` if the context is lost meanwhile.
         """
-        result: Occupancy = self._wait(self._awaited.occupancy, block, shared_bytes)
+        result: Occupancy = self._wait(self._awaited.occupancy, (block, shared_bytes))
         return result
 
     def suggest_block(self, shared_bytes: int = 0) -> int:
@@ -231,7 +231,7 @@ class Kernel(KernelAccess, Twin):
 
         Raises `InvalidArgument` for more than the device has; `ContextLost` if the context is lost meanwhile.
         """
-        result: int = self._wait(self._awaited.suggest_block, shared_bytes)
+        result: int = self._wait(self._awaited.suggest_block, (shared_bytes,))
         return result
 
     def grid_for(self, n: Dimensions, block: Dimensions) -> int | tuple[int, ...]:
@@ -243,7 +243,7 @@ class Kernel(KernelAccess, Twin):
 
         Raises `InvalidArgument` for a block that the kernel cannot have, and for more blocks than the device takes.
         """
-        result: int | tuple[int, ...] = self._read(self._awaited.grid_for, n, block)
+        result: int | tuple[int, ...] = self._read(self._awaited.grid_for, (n, block))
         return result
 
 
@@ -279,7 +279,7 @@ class PreparedLaunch(Twin):
 
     def __getitem__(self, index: SupportsIndex) -> object:
         """Return one of the arguments. Raises `IndexError`."""
-        result: object = self._read(self._awaited.__getitem__, index)
+        result: object = self._read(self._awaited.__getitem__, (index,))
         return result
 
     def __setitem__(self, index: SupportsIndex, argument: object) -> None:
@@ -287,18 +287,18 @@ class PreparedLaunch(Twin):
 
         Raises `IndexError`, and `InvalidArgument` for a value that the parameter does not take. Then nothing changes.
         """
-        self._enqueue(self._awaited.__setitem__, index, argument)
+        self._enqueue(self._awaited.__setitem__, (index, argument))
 
     def launch(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Make the launch and wait until it has run (``cuLaunchKernelEx``).
 
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch` does.
         """
-        self._wait(self._awaited.launch, hang_timeout=hang_timeout, lane=lane)
+        self._wait(self._awaited.launch, (), {"hang_timeout": hang_timeout, "lane": lane})
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Make the launch, and do not wait for it; see `Kernel.launch_nowait`.
 
         `hang_timeout` and `lane` are those of `Kernel.launch`. Raises as `Kernel.launch_nowait` does.
         """
-        self._enqueue(self._awaited.launch_nowait, hang_timeout=hang_timeout, lane=lane)
+        self._enqueue(self._awaited.launch_nowait, (), {"hang_timeout": hang_timeout, "lane": lane})

@@ -53,7 +53,7 @@ class Event(Twin):
 
         Raises `InvalidArgument` for an event of another device or generation, `ContextLost` if the generation is lost.
         """
-        result: float = self._wait(self._awaited.elapsed_since, earlier)
+        result: float = self._wait(self._awaited.elapsed_since, (earlier,))
         return result
 
 
@@ -104,7 +104,7 @@ class Lane(Twin):
 
         Raises `InvalidArgument` for anything but an event of this device, `trio.WouldBlock` as `record` does.
         """
-        self._enqueue(self._awaited.wait_for, event)
+        self._enqueue(self._awaited.wait_for, (event,))
 
     def synchronize(self) -> None:
         """Wait until all work of the lane so far is done.

@@ -26,7 +26,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
-        result: DeviceArray = self._do(self._awaited.axpy, x, y, alpha)
+        result: DeviceArray = self._do(self._awaited.axpy, (x, y, alpha))
         return result
 
     def copy(self, x: AnyArray, y: AnyArray) -> DeviceArray:
@@ -36,7 +36,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
-        result: DeviceArray = self._do(self._awaited.copy, x, y)
+        result: DeviceArray = self._do(self._awaited.copy, (x, y))
         return result
 
     def swap(self, x: AnyArray, y: AnyArray) -> tuple[DeviceArray, DeviceArray]:
@@ -46,7 +46,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
-        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.swap, x, y)
+        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.swap, (x, y))
         return result
 
     def scal(self, x: AnyArray, alpha: complex | AnyArray) -> DeviceArray:
@@ -57,7 +57,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for a dtype that cuBLAS does not support, and an `alpha` that does not fit `x`.
         """
-        result: DeviceArray = self._do(self._awaited.scal, x, alpha)
+        result: DeviceArray = self._do(self._awaited.scal, (x, alpha))
         return result
 
     def dot(self, x: AnyArray, y: AnyArray, *, conjugate: bool = False, out: AnyArray | None = None) -> Any:
@@ -69,7 +69,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together, and an `out` that shares memory with an input.
         """
-        return self._do(self._awaited.dot, x, y, conjugate=conjugate, out=out)
+        return self._do(self._awaited.dot, (x, y), {"conjugate": conjugate, "out": out})
 
     def nrm2(self, x: AnyArray, *, out: AnyArray | None = None) -> Any:
         """Return the Euclidean norm of `x`: the root of the sum of its elements' absolute squares (``cublasSnrm2``).
@@ -79,7 +79,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for a dtype that cuBLAS does not support, and an `out` that does not fit.
         """
-        return self._do(self._awaited.nrm2, x, out=out)
+        return self._do(self._awaited.nrm2, (x,), {"out": out})
 
     def asum(self, x: AnyArray, *, out: AnyArray | None = None) -> Any:
         """Return the sum of the absolute values of the elements of `x` (``cublasSasum``).
@@ -90,7 +90,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for a dtype that cuBLAS does not support, and an `out` that does not fit.
         """
-        return self._do(self._awaited.asum, x, out=out)
+        return self._do(self._awaited.asum, (x,), {"out": out})
 
     def iamax(self, x: AnyArray, *, out: AnyArray | None = None) -> Any:
         """Return the index of the first element of `x` with the largest absolute value, from 0 (``cublasIsamax``).
@@ -102,7 +102,7 @@ class VectorVerbs(Verbs):
         Raises `InvalidArgument` for an empty vector, as numpy does, for a dtype that cuBLAS does not support, and for
         an `out` that does not fit.
         """
-        return self._do(self._awaited.iamax, x, out=out)
+        return self._do(self._awaited.iamax, (x,), {"out": out})
 
     def iamin(self, x: AnyArray, *, out: AnyArray | None = None) -> Any:
         """Return the index of the first element of `x` with the smallest absolute value, from 0 (``cublasIsamin``).
@@ -114,7 +114,7 @@ class VectorVerbs(Verbs):
         Raises `InvalidArgument` for an empty vector, as numpy does, for a dtype that cuBLAS does not support, and for
         an `out` that does not fit.
         """
-        return self._do(self._awaited.iamin, x, out=out)
+        return self._do(self._awaited.iamin, (x,), {"out": out})
 
     def rot(
         self, x: AnyArray, y: AnyArray, c: complex | AnyArray, s: complex | AnyArray
@@ -128,7 +128,7 @@ class VectorVerbs(Verbs):
         Raises `InvalidArgument` for arrays that do not fit together or that share memory, and for scalars that do not
         fit them.
         """
-        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.rot, x, y, c, s)
+        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.rot, (x, y, c, s))
         return result
 
     def rotg(self, a: AnyArray, b: AnyArray) -> tuple[DeviceArray, DeviceArray]:
@@ -140,7 +140,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
-        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.rotg, a, b)
+        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.rotg, (a, b))
         return result
 
     def rotm(self, x: AnyArray, y: AnyArray, param: AnyArray) -> tuple[DeviceArray, DeviceArray]:
@@ -152,7 +152,7 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
-        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.rotm, x, y, param)
+        result: tuple[DeviceArray, DeviceArray] = self._do(self._awaited.rotm, (x, y, param))
         return result
 
     def rotmg(self, d1: AnyArray, d2: AnyArray, x1: AnyArray, y1: AnyArray) -> DeviceArray:
@@ -164,5 +164,5 @@ class VectorVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together or that share memory.
         """
-        result: DeviceArray = self._do(self._awaited.rotmg, d1, d2, x1, y1)
+        result: DeviceArray = self._do(self._awaited.rotmg, (d1, d2, x1, y1))
         return result

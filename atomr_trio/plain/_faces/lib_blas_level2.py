@@ -38,7 +38,9 @@ class MatrixVectorVerbs(Verbs):
         Raises `InvalidArgument` for arrays and scalars that do not fit together, for a `beta` without `out`, and for an
         `out` that shares memory with an input.
         """
-        result: DeviceArray = self._do(self._awaited.gemv, a, x, alpha=alpha, beta=beta, out=out, op_a=op_a)
+        result: DeviceArray = self._do(
+            self._awaited.gemv, (a, x), {"alpha": alpha, "beta": beta, "out": out, "op_a": op_a}
+        )
         return result
 
     def gbmv(
@@ -64,7 +66,7 @@ class MatrixVectorVerbs(Verbs):
         Raises `InvalidArgument` for an invalid number and a band of another width, and as `gemv` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.gbmv, ab, x, kl, ku, rows=rows, alpha=alpha, beta=beta, out=out, op_a=op_a
+            self._awaited.gbmv, (ab, x, kl, ku), {"rows": rows, "alpha": alpha, "beta": beta, "out": out, "op_a": op_a}
         )
         return result
 
@@ -90,7 +92,9 @@ class MatrixVectorVerbs(Verbs):
         `out` that shares memory with an input.
         """
         result: DeviceArray = self._do(
-            self._awaited.symv, a, x, alpha=alpha, beta=beta, out=out, lower=lower, deterministic=deterministic
+            self._awaited.symv,
+            (a, x),
+            {"alpha": alpha, "beta": beta, "out": out, "lower": lower, "deterministic": deterministic},
         )
         return result
 
@@ -113,7 +117,9 @@ class MatrixVectorVerbs(Verbs):
         Raises as `symv` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.hemv, a, x, alpha=alpha, beta=beta, out=out, lower=lower, deterministic=deterministic
+            self._awaited.hemv,
+            (a, x),
+            {"alpha": alpha, "beta": beta, "out": out, "lower": lower, "deterministic": deterministic},
         )
         return result
 
@@ -136,7 +142,9 @@ class MatrixVectorVerbs(Verbs):
 
         Raises as `symv` does.
         """
-        result: DeviceArray = self._do(self._awaited.sbmv, ab, x, alpha=alpha, beta=beta, out=out, lower=lower)
+        result: DeviceArray = self._do(
+            self._awaited.sbmv, (ab, x), {"alpha": alpha, "beta": beta, "out": out, "lower": lower}
+        )
         return result
 
     def hbmv(
@@ -156,7 +164,9 @@ class MatrixVectorVerbs(Verbs):
 
         Raises as `symv` does.
         """
-        result: DeviceArray = self._do(self._awaited.hbmv, ab, x, alpha=alpha, beta=beta, out=out, lower=lower)
+        result: DeviceArray = self._do(
+            self._awaited.hbmv, (ab, x), {"alpha": alpha, "beta": beta, "out": out, "lower": lower}
+        )
         return result
 
     def ger(self, x: AnyArray, y: AnyArray, a: AnyArray, alpha: complex = 1, *, conjugate: bool = False) -> DeviceArray:
@@ -168,7 +178,7 @@ class MatrixVectorVerbs(Verbs):
         Raises `InvalidArgument` for arrays and scalars that do not fit together, and for an `a` that shares memory with
         an input or has no contiguous axis.
         """
-        result: DeviceArray = self._do(self._awaited.ger, x, y, a, alpha, conjugate=conjugate)
+        result: DeviceArray = self._do(self._awaited.ger, (x, y, a, alpha), {"conjugate": conjugate})
         return result
 
     def syr(self, x: AnyArray, a: AnyArray, alpha: complex = 1, *, lower: bool = True) -> DeviceArray:
@@ -180,7 +190,7 @@ class MatrixVectorVerbs(Verbs):
         Raises `InvalidArgument` for arrays and scalars that do not fit together, and for an `a` that shares memory with
         an input or has no contiguous axis.
         """
-        result: DeviceArray = self._do(self._awaited.syr, x, a, alpha, lower=lower)
+        result: DeviceArray = self._do(self._awaited.syr, (x, a, alpha), {"lower": lower})
         return result
 
     def her(self, x: AnyArray, a: AnyArray, alpha: float = 1, *, lower: bool = True) -> DeviceArray:
@@ -191,7 +201,7 @@ class MatrixVectorVerbs(Verbs):
 
         Raises as `syr` does.
         """
-        result: DeviceArray = self._do(self._awaited.her, x, a, alpha, lower=lower)
+        result: DeviceArray = self._do(self._awaited.her, (x, a, alpha), {"lower": lower})
         return result
 
     def syr2(self, x: AnyArray, y: AnyArray, a: AnyArray, alpha: complex = 1, *, lower: bool = True) -> DeviceArray:
@@ -201,7 +211,7 @@ class MatrixVectorVerbs(Verbs):
 
         Raises as `syr` does.
         """
-        result: DeviceArray = self._do(self._awaited.syr2, x, y, a, alpha, lower=lower)
+        result: DeviceArray = self._do(self._awaited.syr2, (x, y, a, alpha), {"lower": lower})
         return result
 
     def her2(self, x: AnyArray, y: AnyArray, a: AnyArray, alpha: complex = 1, *, lower: bool = True) -> DeviceArray:
@@ -212,7 +222,7 @@ class MatrixVectorVerbs(Verbs):
 
         Raises as `syr` does.
         """
-        result: DeviceArray = self._do(self._awaited.her2, x, y, a, alpha, lower=lower)
+        result: DeviceArray = self._do(self._awaited.her2, (x, y, a, alpha), {"lower": lower})
         return result
 
     def trmv(
@@ -236,7 +246,7 @@ class MatrixVectorVerbs(Verbs):
         and is not `x`.
         """
         result: DeviceArray = self._do(
-            self._awaited.trmv, a, x, lower=lower, op_a=op_a, unit_diagonal=unit_diagonal, out=out
+            self._awaited.trmv, (a, x), {"lower": lower, "op_a": op_a, "unit_diagonal": unit_diagonal, "out": out}
         )
         return result
 
@@ -258,6 +268,6 @@ class MatrixVectorVerbs(Verbs):
         Raises as `trmv` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.trsv, a, x, lower=lower, op_a=op_a, unit_diagonal=unit_diagonal, out=out
+            self._awaited.trsv, (a, x), {"lower": lower, "op_a": op_a, "unit_diagonal": unit_diagonal, "out": out}
         )
         return result

@@ -43,7 +43,9 @@ class MatrixVerbs(Verbs):
         input, and for a `compute` that the dtype does not support.
         """
         result: DeviceArray = self._do(
-            self._awaited.symm, a, b, left=left, lower=lower, alpha=alpha, beta=beta, out=out, compute=compute
+            self._awaited.symm,
+            (a, b),
+            {"left": left, "lower": lower, "alpha": alpha, "beta": beta, "out": out, "compute": compute},
         )
         return result
 
@@ -68,7 +70,9 @@ class MatrixVerbs(Verbs):
         Raises as `symm` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.hemm, a, b, left=left, lower=lower, alpha=alpha, beta=beta, out=out, compute=compute
+            self._awaited.hemm,
+            (a, b),
+            {"left": left, "lower": lower, "alpha": alpha, "beta": beta, "out": out, "compute": compute},
         )
         return result
 
@@ -94,7 +98,9 @@ class MatrixVerbs(Verbs):
         shares memory with an input, and for a `compute` that the dtype does not support.
         """
         result: DeviceArray = self._do(
-            self._awaited.syrk, a, lower=lower, op=op, alpha=alpha, beta=beta, out=out, compute=compute
+            self._awaited.syrk,
+            (a,),
+            {"lower": lower, "op": op, "alpha": alpha, "beta": beta, "out": out, "compute": compute},
         )
         return result
 
@@ -118,7 +124,9 @@ class MatrixVerbs(Verbs):
         Raises as `syrk` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.herk, a, lower=lower, op=op, alpha=alpha, beta=beta, out=out, compute=compute
+            self._awaited.herk,
+            (a,),
+            {"lower": lower, "op": op, "alpha": alpha, "beta": beta, "out": out, "compute": compute},
         )
         return result
 
@@ -142,7 +150,9 @@ class MatrixVerbs(Verbs):
         Raises as `syrk` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.syr2k, a, b, lower=lower, op=op, alpha=alpha, beta=beta, out=out, compute=compute
+            self._awaited.syr2k,
+            (a, b),
+            {"lower": lower, "op": op, "alpha": alpha, "beta": beta, "out": out, "compute": compute},
         )
         return result
 
@@ -166,7 +176,9 @@ class MatrixVerbs(Verbs):
         Raises as `syrk` does.
         """
         result: DeviceArray = self._do(
-            self._awaited.her2k, a, b, lower=lower, op=op, alpha=alpha, beta=beta, out=out, compute=compute
+            self._awaited.her2k,
+            (a, b),
+            {"lower": lower, "op": op, "alpha": alpha, "beta": beta, "out": out, "compute": compute},
         )
         return result
 
@@ -191,7 +203,9 @@ class MatrixVerbs(Verbs):
         Raises `InvalidArgument` for shapes or dtypes that do not fit together, and for an `out` that shares memory with
         an input that it is not.
         """
-        result: DeviceArray = self._do(self._awaited.geam, a, b, alpha=alpha, beta=beta, op_a=op_a, op_b=op_b, out=out)
+        result: DeviceArray = self._do(
+            self._awaited.geam, (a, b), {"alpha": alpha, "beta": beta, "op_a": op_a, "op_b": op_b, "out": out}
+        )
         return result
 
     def dgmm(self, a: AnyArray, x: AnyArray, *, left: bool = False, out: AnyArray | None = None) -> DeviceArray:
@@ -204,5 +218,5 @@ class MatrixVerbs(Verbs):
         Raises `InvalidArgument` for shapes or dtypes that do not fit together, and for an `out` that shares memory with
         an input and is not `a`.
         """
-        result: DeviceArray = self._do(self._awaited.dgmm, a, x, left=left, out=out)
+        result: DeviceArray = self._do(self._awaited.dgmm, (a, x), {"left": left, "out": out})
         return result

@@ -56,15 +56,8 @@ class ProductVerbs(Verbs):
         """
         result: DeviceArray = self._do(
             self._awaited.gemm,
-            a,
-            b,
-            alpha=alpha,
-            beta=beta,
-            out=out,
-            op_a=op_a,
-            op_b=op_b,
-            dtype=dtype,
-            compute=compute,
+            (a, b),
+            {"alpha": alpha, "beta": beta, "out": out, "op_a": op_a, "op_b": op_b, "dtype": dtype, "compute": compute},
         )
         return result
 
@@ -92,14 +85,7 @@ class ProductVerbs(Verbs):
         """
         result: list[DeviceArray] = self._do(
             self._awaited.gemm_batched,
-            a,
-            b,
-            alpha=alpha,
-            beta=beta,
-            out=out,
-            op_a=op_a,
-            op_b=op_b,
-            dtype=dtype,
-            compute=compute,
+            (a, b),
+            {"alpha": alpha, "beta": beta, "out": out, "op_a": op_a, "op_b": op_b, "dtype": dtype, "compute": compute},
         )
         return result

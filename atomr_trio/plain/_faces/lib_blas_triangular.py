@@ -50,15 +50,16 @@ class TriangularVerbs(Verbs):
         """
         result: DeviceArray = self._do(
             self._awaited.trmm,
-            a,
-            b,
-            left=left,
-            lower=lower,
-            op_a=op_a,
-            unit_diagonal=unit_diagonal,
-            alpha=alpha,
-            out=out,
-            compute=compute,
+            (a, b),
+            {
+                "left": left,
+                "lower": lower,
+                "op_a": op_a,
+                "unit_diagonal": unit_diagonal,
+                "alpha": alpha,
+                "out": out,
+                "compute": compute,
+            },
         )
         return result
 
@@ -86,15 +87,16 @@ class TriangularVerbs(Verbs):
         """
         result: DeviceArray = self._do(
             self._awaited.trsm,
-            a,
-            b,
-            left=left,
-            lower=lower,
-            op_a=op_a,
-            unit_diagonal=unit_diagonal,
-            alpha=alpha,
-            out=out,
-            compute=compute,
+            (a, b),
+            {
+                "left": left,
+                "lower": lower,
+                "op_a": op_a,
+                "unit_diagonal": unit_diagonal,
+                "alpha": alpha,
+                "out": out,
+                "compute": compute,
+            },
         )
         return result
 
@@ -123,14 +125,15 @@ class TriangularVerbs(Verbs):
         """
         result: list[DeviceArray] = self._do(
             self._awaited.trsm_batched,
-            a,
-            b,
-            left=left,
-            lower=lower,
-            op_a=op_a,
-            unit_diagonal=unit_diagonal,
-            alpha=alpha,
-            out=out,
-            compute=compute,
+            (a, b),
+            {
+                "left": left,
+                "lower": lower,
+                "op_a": op_a,
+                "unit_diagonal": unit_diagonal,
+                "alpha": alpha,
+                "out": out,
+                "compute": compute,
+            },
         )
         return result

@@ -98,22 +98,22 @@ class Fft(Awaits, FftVerbs):
         """
         result: FftPlan = self._enqueue(
             self._awaited.plan,
-            kind,
-            shape,
-            dtype,
-            n=n,
-            axis=axis,
-            s=s,
-            axes=axes,
-            norm=norm,
-            overwrite_x=overwrite_x,
-            strides=strides,
-            out_strides=out_strides,
-            pairs=pairs,
-            load=load,
-            store=store,
-            load_info=load_info,
-            store_info=store_info,
+            (kind, shape, dtype),
+            {
+                "n": n,
+                "axis": axis,
+                "s": s,
+                "axes": axes,
+                "norm": norm,
+                "overwrite_x": overwrite_x,
+                "strides": strides,
+                "out_strides": out_strides,
+                "pairs": pairs,
+                "load": load,
+                "store": store,
+                "load_info": load_info,
+                "store_info": store_info,
+            },
         )
         return result
 
@@ -135,7 +135,7 @@ class Fft(Awaits, FftVerbs):
         Raises `CompileError` with the compiler's log, `InvalidArgument` for a function that is not there or is no
         callback, and `LibraryNotFound` when there is no NVRTC.
         """
-        result: FftCallback = self._wait(self._awaited.callback, source, name, options)
+        result: FftCallback = self._wait(self._awaited.callback, (source, name, options))
         return result
 
     def fftfreq(self, n: SupportsIndex, d: float = 1.0) -> npt.NDArray[np.float64]:
@@ -145,7 +145,7 @@ class Fft(Awaits, FftVerbs):
 
         Raises `InvalidArgument` for an `n` below 1.
         """
-        result: npt.NDArray[np.float64] = self._read(self._awaited.fftfreq, n, d)
+        result: npt.NDArray[np.float64] = self._read(self._awaited.fftfreq, (n, d))
         return result
 
     def rfftfreq(self, n: SupportsIndex, d: float = 1.0) -> npt.NDArray[np.float64]:
@@ -155,7 +155,7 @@ class Fft(Awaits, FftVerbs):
 
         Raises `InvalidArgument` for an `n` below 1.
         """
-        result: npt.NDArray[np.float64] = self._read(self._awaited.rfftfreq, n, d)
+        result: npt.NDArray[np.float64] = self._read(self._awaited.rfftfreq, (n, d))
         return result
 
     def next_fast_len(self, n: SupportsIndex) -> int:
@@ -163,7 +163,7 @@ class Fft(Awaits, FftVerbs):
 
         Raises `InvalidArgument` for an `n` below 1.
         """
-        result: int = self._read(self._awaited.next_fast_len, n)
+        result: int = self._read(self._awaited.next_fast_len, (n,))
         return result
 
 

@@ -47,7 +47,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.fft, x, n, axis, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.fft, (x, n, axis, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def ifft(
@@ -75,7 +77,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.ifft, x, n, axis, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.ifft, (x, n, axis, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def fft2(
@@ -104,7 +108,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.fft2, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.fft2, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def ifft2(
@@ -133,7 +139,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.ifft2, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.ifft2, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def fftn(
@@ -163,7 +171,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.fftn, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.fftn, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def ifftn(
@@ -193,7 +203,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.ifftn, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.ifftn, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def rfft(
@@ -220,7 +232,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.rfft, x, n, axis, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.rfft, (x, n, axis, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def irfft(
@@ -248,7 +262,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.irfft, x, n, axis, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.irfft, (x, n, axis, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def rfft2(
@@ -276,7 +292,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.rfft2, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.rfft2, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def irfft2(
@@ -306,7 +324,7 @@ class FftVerbs(Verbs):
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
         result: DeviceArray = self._do(
-            self._awaited.irfft2, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs
+            self._awaited.irfft2, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
         )
         return result
 
@@ -336,7 +354,9 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.rfftn, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs)
+        result: DeviceArray = self._do(
+            self._awaited.rfftn, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
+        )
         return result
 
     def irfftn(
@@ -366,7 +386,7 @@ class FftVerbs(Verbs):
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
         result: DeviceArray = self._do(
-            self._awaited.irfftn, x, s, axes, norm, out, overwrite_x=overwrite_x, pairs=pairs
+            self._awaited.irfftn, (x, s, axes, norm, out), {"overwrite_x": overwrite_x, "pairs": pairs}
         )
         return result
 
@@ -393,7 +413,7 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.hfft, x, n, axis, norm, out, overwrite_x=overwrite_x)
+        result: DeviceArray = self._do(self._awaited.hfft, (x, n, axis, norm, out), {"overwrite_x": overwrite_x})
         return result
 
     def ihfft(
@@ -418,7 +438,7 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for axes that `x` does not have, for numbers of points below 1, for dtypes that are not
         supported, and for an `out` that does not fit or shares memory with `x`.
         """
-        result: DeviceArray = self._do(self._awaited.ihfft, x, n, axis, norm, out, overwrite_x=overwrite_x)
+        result: DeviceArray = self._do(self._awaited.ihfft, (x, n, axis, norm, out), {"overwrite_x": overwrite_x})
         return result
 
     def run(self, plan: FftPlan, x: AnyArray, out: AnyArray | None = None) -> DeviceArray:
@@ -430,7 +450,7 @@ class FftVerbs(Verbs):
 
         Raises `InvalidArgument` for other arrays, and for a plan of another device.
         """
-        result: DeviceArray = self._do(self._awaited.run, plan, x, out)
+        result: DeviceArray = self._do(self._awaited.run, (plan, x, out))
         return result
 
     def fftshift(self, x: AnyArray, axes: SupportsIndex | Sequence[SupportsIndex] | None = None) -> DeviceArray:
@@ -440,7 +460,7 @@ class FftVerbs(Verbs):
 
         Raises `InvalidArgument` for axes that `x` does not have.
         """
-        result: DeviceArray = self._do(self._awaited.fftshift, x, axes)
+        result: DeviceArray = self._do(self._awaited.fftshift, (x, axes))
         return result
 
     def ifftshift(self, x: AnyArray, axes: SupportsIndex | Sequence[SupportsIndex] | None = None) -> DeviceArray:
@@ -450,7 +470,7 @@ class FftVerbs(Verbs):
 
         Raises `InvalidArgument` for axes that `x` does not have.
         """
-        result: DeviceArray = self._do(self._awaited.ifftshift, x, axes)
+        result: DeviceArray = self._do(self._awaited.ifftshift, (x, axes))
         return result
 
     def fftconvolve(
@@ -470,5 +490,5 @@ class FftVerbs(Verbs):
         Raises `InvalidArgument` for shapes that do not fit together, for empty arrays and for dtypes that are not
         supported.
         """
-        result: DeviceArray = self._do(self._awaited.fftconvolve, a, b, mode, axes)
+        result: DeviceArray = self._do(self._awaited.fftconvolve, (a, b, mode, axes))
         return result

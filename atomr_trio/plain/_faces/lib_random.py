@@ -78,7 +78,7 @@ class Random(Awaits, RandomVerbs, OwnVerbs, PhiloxVerbs):
         Raises `InvalidArgument` for a kind, ordering, seed, offset or number of dimensions that does not exist.
         """
         result: RandomGenerator = self._enqueue(
-            self._awaited.generator, kind, seed, ordering=ordering, dims=dims, offset=offset
+            self._awaited.generator, (kind, seed), {"ordering": ordering, "dims": dims, "offset": offset}
         )
         return result
 
@@ -87,7 +87,7 @@ class Random(Awaits, RandomVerbs, OwnVerbs, PhiloxVerbs):
 
         Raises `InvalidArgument` for a number that is negative, or 2**64 or more.
         """
-        self._enqueue(self._awaited.seed, seed)
+        self._enqueue(self._awaited.seed, (seed,))
 
     def load(self, *names: str) -> None:
         """Compile the kernels of these distributions, of all without `names` (``nvrtcCompileProgram``).
@@ -97,7 +97,7 @@ class Random(Awaits, RandomVerbs, OwnVerbs, PhiloxVerbs):
 
         Raises `InvalidArgument` for a name that is none, and `LibraryNotFound` when there is no NVRTC.
         """
-        self._wait(self._awaited.load, *names)
+        self._wait(self._awaited.load, (*names,))
 
     @property
     def default_generator(self) -> RandomGenerator:

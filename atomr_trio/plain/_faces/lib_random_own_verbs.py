@@ -47,7 +47,9 @@ class OwnVerbs(Verbs):
         and for a generator of a quasi kind; `LibraryNotFound` when there is no NVRTC.
         """
         result: DeviceArray = self._do(
-            self._awaited.integers, low, high, size, endpoint=endpoint, dtype=dtype, out=out, generator=generator
+            self._awaited.integers,
+            (low, high, size),
+            {"endpoint": endpoint, "dtype": dtype, "out": out, "generator": generator},
         )
         return result
 
@@ -72,7 +74,7 @@ class OwnVerbs(Verbs):
         kind; `LibraryNotFound` when there is no NVRTC.
         """
         result: DeviceArray = self._do(
-            self._awaited.exponential, scale, size, dtype=dtype, out=out, generator=generator
+            self._awaited.exponential, (scale, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -99,7 +101,7 @@ class OwnVerbs(Verbs):
         a quasi kind; `LibraryNotFound` when there is no NVRTC.
         """
         result: DeviceArray = self._do(
-            self._awaited.gamma, shape, scale, size, dtype=dtype, out=out, generator=generator
+            self._awaited.gamma, (shape, scale, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -124,7 +126,9 @@ class OwnVerbs(Verbs):
         Raises what `normal` raises, and `InvalidArgument` for an `a` or `b` that is none, and for a generator of a
         quasi kind; `LibraryNotFound` when there is no NVRTC.
         """
-        result: DeviceArray = self._do(self._awaited.beta, a, b, size, dtype=dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(
+            self._awaited.beta, (a, b, size), {"dtype": dtype, "out": out, "generator": generator}
+        )
         return result
 
     def cauchy(
@@ -149,7 +153,7 @@ class OwnVerbs(Verbs):
         quasi kind; `LibraryNotFound` when there is no NVRTC.
         """
         result: DeviceArray = self._do(
-            self._awaited.cauchy, loc, scale, size, dtype=dtype, out=out, generator=generator
+            self._awaited.cauchy, (loc, scale, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -175,7 +179,9 @@ class OwnVerbs(Verbs):
         Raises what `normal` raises, and `InvalidArgument` for an `n` or `p` that is none, and for a generator of a
         quasi kind; `LibraryNotFound` when there is no NVRTC.
         """
-        result: DeviceArray = self._do(self._awaited.binomial, n, p, size, dtype=dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(
+            self._awaited.binomial, (n, p, size), {"dtype": dtype, "out": out, "generator": generator}
+        )
         return result
 
     def standard_t(
@@ -198,7 +204,9 @@ class OwnVerbs(Verbs):
         Raises what `normal` raises, and `InvalidArgument` for a `df` that is none, and for a generator of a quasi kind;
         `LibraryNotFound` when there is no NVRTC.
         """
-        result: DeviceArray = self._do(self._awaited.standard_t, df, size, dtype=dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(
+            self._awaited.standard_t, (df, size), {"dtype": dtype, "out": out, "generator": generator}
+        )
         return result
 
     def multinomial(
@@ -224,7 +232,7 @@ class OwnVerbs(Verbs):
         quasi kind; `LibraryNotFound` when there is no NVRTC.
         """
         result: DeviceArray = self._do(
-            self._awaited.multinomial, n, pvals, size, dtype=dtype, out=out, generator=generator
+            self._awaited.multinomial, (n, pvals, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -248,7 +256,9 @@ class OwnVerbs(Verbs):
         Raises what `normal` raises, and `InvalidArgument` for a `p` that is none, and for a generator of a quasi kind;
         `LibraryNotFound` when there is no NVRTC.
         """
-        result: DeviceArray = self._do(self._awaited.bernoulli, p, size, dtype=dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(
+            self._awaited.bernoulli, (p, size), {"dtype": dtype, "out": out, "generator": generator}
+        )
         return result
 
     def discrete(
@@ -272,5 +282,7 @@ class OwnVerbs(Verbs):
         Raises what `normal` raises, and `InvalidArgument` for `pvals` that are none, and for a generator of a quasi
         kind; `LibraryNotFound` when there is no NVRTC.
         """
-        result: DeviceArray = self._do(self._awaited.discrete, pvals, size, dtype=dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(
+            self._awaited.discrete, (pvals, size), {"dtype": dtype, "out": out, "generator": generator}
+        )
         return result

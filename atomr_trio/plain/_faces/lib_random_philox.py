@@ -72,6 +72,6 @@ class PhiloxVerbs(Verbs):
         `LibraryNotFound` when there is no NVRTC.
         """
         result: DeviceArray = self._do(
-            self._awaited.philox, key, counter, size, distribution, dtype=dtype, out=out, **parameters
+            self._awaited.philox, (key, counter, size, distribution), {"dtype": dtype, "out": out, **parameters}
         )
         return result

@@ -40,7 +40,7 @@ class RandomVerbs(Verbs):
         Raises `InvalidArgument` for another dtype, for a `size` or `out` that does not fit, and for a `generator` of
         another device, at its end, or whose dimensions the number of elements is no multiple of.
         """
-        result: DeviceArray = self._do(self._awaited.bits, size, dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(self._awaited.bits, (size, dtype), {"out": out, "generator": generator})
         return result
 
     def uniform(
@@ -68,7 +68,7 @@ class RandomVerbs(Verbs):
         number of elements is no multiple of.
         """
         result: DeviceArray = self._do(
-            self._awaited.uniform, low, high, size, dtype=dtype, out=out, generator=generator
+            self._awaited.uniform, (low, high, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -96,7 +96,7 @@ class RandomVerbs(Verbs):
         number of elements is no multiple of.
         """
         result: DeviceArray = self._do(
-            self._awaited.normal, loc, scale, size, dtype=dtype, out=out, generator=generator
+            self._awaited.normal, (loc, scale, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -125,7 +125,7 @@ class RandomVerbs(Verbs):
         the number of elements is no multiple of.
         """
         result: DeviceArray = self._do(
-            self._awaited.lognormal, mean, sigma, size, dtype=dtype, out=out, generator=generator
+            self._awaited.lognormal, (mean, sigma, size), {"dtype": dtype, "out": out, "generator": generator}
         )
         return result
 
@@ -150,5 +150,7 @@ class RandomVerbs(Verbs):
         `size` or `out` that does not fit, and for a `generator` of another device, at its end, or whose dimensions the
         number of elements is no multiple of.
         """
-        result: DeviceArray = self._do(self._awaited.poisson, lam, size, dtype=dtype, out=out, generator=generator)
+        result: DeviceArray = self._do(
+            self._awaited.poisson, (lam, size), {"dtype": dtype, "out": out, "generator": generator}
+        )
         return result

@@ -32,7 +32,7 @@ class FactorizationVerbs(Verbs):
         `InvalidArgument` for other arrays.
         """
         result: tuple[DeviceArray, DeviceArray] = self._do(
-            self._awaited.getrf, a, overwrite_a=overwrite_a, check_finite=check_finite
+            self._awaited.getrf, (a,), {"overwrite_a": overwrite_a, "check_finite": check_finite}
         )
         return result
 
@@ -47,7 +47,7 @@ class FactorizationVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.getrs, lu, pivots, b, op=op, overwrite_b=overwrite_b)
+        result: DeviceArray = self._do(self._awaited.getrs, (lu, pivots, b), {"op": op, "overwrite_b": overwrite_b})
         return result
 
     def getri(self, lu: AnyArray, pivots: AnyArray, *, out: AnyArray | None = None) -> DeviceArray:
@@ -58,7 +58,7 @@ class FactorizationVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.getri, lu, pivots, out=out)
+        result: DeviceArray = self._do(self._awaited.getri, (lu, pivots), {"out": out})
         return result
 
     def potrf(
@@ -76,7 +76,7 @@ class FactorizationVerbs(Verbs):
         triangle, `InvalidArgument` for other arrays.
         """
         result: DeviceArray = self._do(
-            self._awaited.potrf, a, lower=lower, overwrite_a=overwrite_a, check_finite=check_finite
+            self._awaited.potrf, (a,), {"lower": lower, "overwrite_a": overwrite_a, "check_finite": check_finite}
         )
         return result
 
@@ -88,7 +88,7 @@ class FactorizationVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.potrs, factor, b, lower=lower, overwrite_b=overwrite_b)
+        result: DeviceArray = self._do(self._awaited.potrs, (factor, b), {"lower": lower, "overwrite_b": overwrite_b})
         return result
 
     def potri(self, factor: AnyArray, *, lower: bool = True, overwrite_factor: bool = False) -> DeviceArray:
@@ -100,7 +100,9 @@ class FactorizationVerbs(Verbs):
 
         Raises `InvalidArgument` for other arrays.
         """
-        result: DeviceArray = self._do(self._awaited.potri, factor, lower=lower, overwrite_factor=overwrite_factor)
+        result: DeviceArray = self._do(
+            self._awaited.potri, (factor,), {"lower": lower, "overwrite_factor": overwrite_factor}
+        )
         return result
 
     def geqrf(
@@ -116,7 +118,9 @@ class FactorizationVerbs(Verbs):
         Raises `NotFiniteError` for NaN, `InvalidArgument` for other arrays.
         """
         result: tuple[DeviceArray, DeviceArray] = self._do(
-            self._awaited.geqrf, a, overwrite_a=overwrite_a, deterministic=deterministic, check_finite=check_finite
+            self._awaited.geqrf,
+            (a,),
+            {"overwrite_a": overwrite_a, "deterministic": deterministic, "check_finite": check_finite},
         )
         return result
 
@@ -129,7 +133,7 @@ class FactorizationVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.orgqr, qr, tau, overwrite_qr=overwrite_qr)
+        result: DeviceArray = self._do(self._awaited.orgqr, (qr, tau), {"overwrite_qr": overwrite_qr})
         return result
 
     def ormqr(
@@ -150,7 +154,9 @@ class FactorizationVerbs(Verbs):
 
         Raises `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.ormqr, qr, tau, c, left=left, op=op, overwrite_c=overwrite_c)
+        result: DeviceArray = self._do(
+            self._awaited.ormqr, (qr, tau, c), {"left": left, "op": op, "overwrite_c": overwrite_c}
+        )
         return result
 
     def gels(self, a: AnyArray, b: AnyArray, *, out: AnyArray | None = None, check_finite: bool = True) -> DeviceArray:
@@ -163,5 +169,5 @@ class FactorizationVerbs(Verbs):
         Raises `SingularMatrixError` when the rank is not full, `NotFiniteError` for NaN in `a`, `InvalidArgument` for
         arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.gels, a, b, out=out, check_finite=check_finite)
+        result: DeviceArray = self._do(self._awaited.gels, (a, b), {"out": out, "check_finite": check_finite})
         return result

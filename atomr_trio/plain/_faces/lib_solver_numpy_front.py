@@ -32,7 +32,7 @@ class NumpyVerbs(Verbs):
 
         Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.solve, a, b, out=out, check_finite=check_finite)
+        result: DeviceArray = self._do(self._awaited.solve, (a, b), {"out": out, "check_finite": check_finite})
         return result
 
     def inv(self, a: AnyArray, *, out: AnyArray | None = None, check_finite: bool = True) -> DeviceArray:
@@ -45,7 +45,7 @@ class NumpyVerbs(Verbs):
 
         Raises `SingularMatrixError` when a pivot is zero, `InvalidArgument` for other arrays.
         """
-        result: DeviceArray = self._do(self._awaited.inv, a, out=out, check_finite=check_finite)
+        result: DeviceArray = self._do(self._awaited.inv, (a,), {"out": out, "check_finite": check_finite})
         return result
 
     def lstsq(self, a: AnyArray, b: AnyArray, *, out: AnyArray | None = None, check_finite: bool = True) -> DeviceArray:
@@ -60,7 +60,7 @@ class NumpyVerbs(Verbs):
         epsilon times the larger of m and n; `NotFiniteError` for NaN and infinities in `a`, where numpy says that the
         SVD did not converge; `InvalidArgument` for arrays that do not fit together.
         """
-        result: DeviceArray = self._do(self._awaited.lstsq, a, b, out=out, check_finite=check_finite)
+        result: DeviceArray = self._do(self._awaited.lstsq, (a, b), {"out": out, "check_finite": check_finite})
         return result
 
     def cholesky(
@@ -76,7 +76,9 @@ class NumpyVerbs(Verbs):
 
         Raises `NotPositiveDefiniteError` with the first minor that is not positive, `InvalidArgument` for other arrays.
         """
-        result: DeviceArray = self._do(self._awaited.cholesky, a, upper=upper, out=out, check_finite=check_finite)
+        result: DeviceArray = self._do(
+            self._awaited.cholesky, (a,), {"upper": upper, "out": out, "check_finite": check_finite}
+        )
         return result
 
     def qr(
@@ -98,7 +100,7 @@ class NumpyVerbs(Verbs):
         Raises `InvalidArgument` for another mode, and for other arrays.
         """
         result: tuple[DeviceArray | None, DeviceArray] = self._do(
-            self._awaited.qr, a, mode=mode, out=out, check_finite=check_finite
+            self._awaited.qr, (a,), {"mode": mode, "out": out, "check_finite": check_finite}
         )
         return result
 
@@ -121,7 +123,7 @@ class NumpyVerbs(Verbs):
         the triangle, `InvalidArgument` for other arrays.
         """
         result: tuple[DeviceArray, DeviceArray] = self._do(
-            self._awaited.eigh, a, lower=lower, out=out, check_finite=check_finite
+            self._awaited.eigh, (a,), {"lower": lower, "out": out, "check_finite": check_finite}
         )
         return result
 
@@ -136,7 +138,9 @@ class NumpyVerbs(Verbs):
         Raises `ConvergenceError` when the iteration fails, `NotFiniteError`, which is one, for NaN and infinities in
         the triangle, `InvalidArgument` for other arrays.
         """
-        result: DeviceArray = self._do(self._awaited.eigvalsh, a, lower=lower, out=out, check_finite=check_finite)
+        result: DeviceArray = self._do(
+            self._awaited.eigvalsh, (a,), {"lower": lower, "out": out, "check_finite": check_finite}
+        )
         return result
 
     def svd(
@@ -159,7 +163,9 @@ class NumpyVerbs(Verbs):
         `InvalidArgument` for other arrays.
         """
         result: tuple[DeviceArray | None, DeviceArray, DeviceArray | None] = self._do(
-            self._awaited.svd, a, full_matrices=full_matrices, compute_uv=compute_uv, out=out, check_finite=check_finite
+            self._awaited.svd,
+            (a,),
+            {"full_matrices": full_matrices, "compute_uv": compute_uv, "out": out, "check_finite": check_finite},
         )
         return result
 
@@ -174,7 +180,7 @@ class NumpyVerbs(Verbs):
 
         Raises `InvalidArgument` for other arrays.
         """
-        result: npt.NDArray[Any] = self._do(self._awaited.det, a, check_finite=check_finite)
+        result: npt.NDArray[Any] = self._do(self._awaited.det, (a,), {"check_finite": check_finite})
         return result
 
     def slogdet(self, a: AnyArray, *, check_finite: bool = True) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
@@ -187,6 +193,6 @@ class NumpyVerbs(Verbs):
         Raises `InvalidArgument` for other arrays.
         """
         result: tuple[npt.NDArray[Any], npt.NDArray[Any]] = self._do(
-            self._awaited.slogdet, a, check_finite=check_finite
+            self._awaited.slogdet, (a,), {"check_finite": check_finite}
         )
         return result

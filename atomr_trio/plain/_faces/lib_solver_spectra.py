@@ -43,13 +43,15 @@ class SpectrumVerbs(Verbs):
         """
         result: tuple[DeviceArray, DeviceArray | None] = self._do(
             self._awaited.syevd,
-            a,
-            lower=lower,
-            vectors=vectors,
-            overwrite_a=overwrite_a,
-            deterministic=deterministic,
-            out=out,
-            check_finite=check_finite,
+            (a,),
+            {
+                "lower": lower,
+                "vectors": vectors,
+                "overwrite_a": overwrite_a,
+                "deterministic": deterministic,
+                "out": out,
+                "check_finite": check_finite,
+            },
         )
         return result
 
@@ -80,15 +82,15 @@ class SpectrumVerbs(Verbs):
         """
         result: tuple[DeviceArray, DeviceArray | None] = self._do(
             self._awaited.syevdx,
-            a,
-            first,
-            last,
-            lower=lower,
-            vectors=vectors,
-            overwrite_a=overwrite_a,
-            deterministic=deterministic,
-            out=out,
-            check_finite=check_finite,
+            (a, first, last),
+            {
+                "lower": lower,
+                "vectors": vectors,
+                "overwrite_a": overwrite_a,
+                "deterministic": deterministic,
+                "out": out,
+                "check_finite": check_finite,
+            },
         )
         return result
 
@@ -116,13 +118,15 @@ class SpectrumVerbs(Verbs):
         """
         result: tuple[DeviceArray, DeviceArray | None] = self._do(
             self._awaited.syevj,
-            a,
-            lower=lower,
-            vectors=vectors,
-            max_sweeps=max_sweeps,
-            overwrite_a=overwrite_a,
-            out=out,
-            check_finite=check_finite,
+            (a,),
+            {
+                "lower": lower,
+                "vectors": vectors,
+                "max_sweeps": max_sweeps,
+                "overwrite_a": overwrite_a,
+                "out": out,
+                "check_finite": check_finite,
+            },
         )
         return result
 
@@ -151,15 +155,16 @@ class SpectrumVerbs(Verbs):
         """
         result: tuple[DeviceArray, DeviceArray | None] = self._do(
             self._awaited.sygvd,
-            a,
-            b,
-            kind=kind,
-            lower=lower,
-            vectors=vectors,
-            overwrite_a=overwrite_a,
-            overwrite_b=overwrite_b,
-            out=out,
-            check_finite=check_finite,
+            (a, b),
+            {
+                "kind": kind,
+                "lower": lower,
+                "vectors": vectors,
+                "overwrite_a": overwrite_a,
+                "overwrite_b": overwrite_b,
+                "out": out,
+                "check_finite": check_finite,
+            },
         )
         return result
 
@@ -187,13 +192,15 @@ class SpectrumVerbs(Verbs):
         """
         result: tuple[DeviceArray | None, DeviceArray, DeviceArray | None] = self._do(
             self._awaited.gesvd,
-            a,
-            full_matrices=full_matrices,
-            compute_uv=compute_uv,
-            overwrite_a=overwrite_a,
-            deterministic=deterministic,
-            out=out,
-            check_finite=check_finite,
+            (a,),
+            {
+                "full_matrices": full_matrices,
+                "compute_uv": compute_uv,
+                "overwrite_a": overwrite_a,
+                "deterministic": deterministic,
+                "out": out,
+                "check_finite": check_finite,
+            },
         )
         return result
 
@@ -224,14 +231,16 @@ class SpectrumVerbs(Verbs):
         """
         result: tuple[DeviceArray | None, DeviceArray, DeviceArray | None] = self._do(
             self._awaited.gesvdj,
-            a,
-            full_matrices=full_matrices,
-            compute_uv=compute_uv,
-            max_sweeps=max_sweeps,
-            overwrite_a=overwrite_a,
-            deterministic=deterministic,
-            out=out,
-            check_finite=check_finite,
+            (a,),
+            {
+                "full_matrices": full_matrices,
+                "compute_uv": compute_uv,
+                "max_sweeps": max_sweeps,
+                "overwrite_a": overwrite_a,
+                "deterministic": deterministic,
+                "out": out,
+                "check_finite": check_finite,
+            },
         )
         return result
 
@@ -256,6 +265,6 @@ class SpectrumVerbs(Verbs):
         `InvalidArgument` for other arrays.
         """
         result: tuple[DeviceArray | None, DeviceArray, DeviceArray | None] = self._do(
-            self._awaited.gesvda, a, rank, compute_uv=compute_uv, out=out, check_finite=check_finite
+            self._awaited.gesvda, (a, rank), {"compute_uv": compute_uv, "out": out, "check_finite": check_finite}
         )
         return result

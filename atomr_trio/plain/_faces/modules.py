@@ -108,12 +108,12 @@ class Module(Twin):
 
     def __contains__(self, name: object) -> bool:
         """Return whether the module has a kernel of this name."""
-        result: bool = self._read(self._awaited.__contains__, name)
+        result: bool = self._read(self._awaited.__contains__, (name,))
         return result
 
     def __getitem__(self, name: str) -> Kernel:
         """Return the kernel of this name, as `function` does. Raises `InvalidArgument` for an unknown name."""
-        result: Kernel = self._enqueue(self._awaited.__getitem__, name)
+        result: Kernel = self._enqueue(self._awaited.__getitem__, (name,))
         return result
 
     def function(self, name: str) -> Kernel:
@@ -125,7 +125,7 @@ class Module(Twin):
 
         Raises `InvalidArgument` for an unknown kernel, and once the module is unloaded.
         """
-        result: Kernel = self._enqueue(self._awaited.function, name)
+        result: Kernel = self._enqueue(self._awaited.function, (name,))
         return result
 
     def global_(self, name: str, dtype: npt.DTypeLike = np.uint8) -> DeviceArray:
@@ -142,7 +142,7 @@ class Module(Twin):
         Raises `InvalidArgument` for an unknown variable, a dtype whose size does not divide the variable's, and once
         the module is unloaded; `LibraryNotFound` for a dtype of ml_dtypes that is not installed.
         """
-        result: DeviceArray = self._enqueue(self._awaited.global_, name, dtype)
+        result: DeviceArray = self._enqueue(self._awaited.global_, (name, dtype))
         return result
 
     def unload(self) -> None:
@@ -217,7 +217,7 @@ class Program(Module):
 
         Raises `InvalidArgument` for an unknown name.
         """
-        return self._enqueue(self._awaited.__getitem__, name)
+        return self._enqueue(self._awaited.__getitem__, (name,))
 
     def global_(self, name: str, dtype: npt.DTypeLike = np.uint8) -> DeviceArray:
         """Return the variable `name` as an array of `dtype` with one axis; `DeviceArray.reshape` changes its shape.
@@ -226,7 +226,7 @@ class Program(Module):
 
         Raises as `Module.global_` does.
         """
-        result: DeviceArray = self._enqueue(self._awaited.global_, name, dtype)
+        result: DeviceArray = self._enqueue(self._awaited.global_, (name, dtype))
         return result
 
 
@@ -260,7 +260,7 @@ class ModuleLoader(Twin):
         architecture; `CompileError` and `LibraryNotFound` where it has to be linked and cannot be; `ContextLost` if the
         context is lost meanwhile.
         """
-        result: Module = self._wait(self._awaited.load, image, name=name, variables=variables)
+        result: Module = self._wait(self._awaited.load, (image,), {"name": name, "variables": variables})
         return result
 
 
@@ -286,7 +286,7 @@ class Nvrtc(Twin):
         Raises `CompileError` with the compiler's log, `InvalidArgument` for an unknown name, `LibraryNotFound` when
         there is no NVRTC, `ContextLost` if the context is lost while the image is loaded.
         """
-        result: Kernel = self._wait(self._awaited.compile, source, name, options)
+        result: Kernel = self._wait(self._awaited.compile, (source, name, options))
         return result
 
     def compile_program(self, source: str, options: NvrtcOptions | None = None) -> Program:
@@ -298,7 +298,7 @@ class Nvrtc(Twin):
 
         Raises as `compile` does.
         """
-        result: Program = self._wait(self._awaited.compile_program, source, options)
+        result: Program = self._wait(self._awaited.compile_program, (source, options))
         return result
 
     def kernel(self, declared: DeclaredKernel) -> Kernel:
@@ -310,7 +310,7 @@ class Nvrtc(Twin):
 
         Raises as `compile` does, and `InvalidArgument` for anything but a declared kernel.
         """
-        result: Kernel = self._wait(self._awaited.kernel, declared)
+        result: Kernel = self._wait(self._awaited.kernel, (declared,))
         return result
 
     def statistics(self) -> CompileStatistics:

@@ -102,5 +102,5 @@ class FftPlan(Twin):
 
         Raises `InvalidArgument` if an array has another shape, dtype or layout than the plan, or is on another device.
         """
-        result: DeviceArray = self._wait(self._awaited.__call__, x, out)
+        result: DeviceArray = self._wait(self._awaited.__call__, (x, out))
         return result

@@ -74,7 +74,7 @@ class World(Twin):
         Raises `InvalidArgument` if `after` is not an int or the world is closed, and the error of the world if there
         will be no such epoch: `DeviceFailed` or `DeviceClosed` of a member, or what NCCL refuses.
         """
-        result: int = self._wait(self._awaited.wait_epoch, after=after)
+        result: int = self._wait(self._awaited.wait_epoch, (), {"after": after})
         return result
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class World(Twin):
         Returns the parts, which every verb takes in the place of a sequence of arrays. Raises `InvalidArgument` if the
         axis cannot be split, `OutOfDeviceMemory` if a member has no room, `ContextLost` if one is lost meanwhile.
         """
-        result: Sharded = self._wait(self._awaited.shard, array, axis=axis)
+        result: Sharded = self._wait(self._awaited.shard, (array,), {"axis": axis})
         return result
 
     def all_reduce(
@@ -120,7 +120,7 @@ class World(Twin):
 
         Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_reduce, arrays, out, op=op)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_reduce, (arrays, out), {"op": op})
         return result
 
     def all_reduce_nowait(
@@ -130,7 +130,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_reduce_nowait, arrays, out, op=op)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_reduce_nowait, (arrays, out), {"op": op})
         return result
 
     def reduce(
@@ -150,7 +150,7 @@ class World(Twin):
 
         Returns the output. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: DeviceArray = self._wait(self._awaited.reduce, arrays, out, root=root, op=op)
+        result: DeviceArray = self._wait(self._awaited.reduce, (arrays, out), {"root": root, "op": op})
         return result
 
     def broadcast(self, arrays: Sequence[AnyArray], *, root: int = 0) -> tuple[DeviceArray, ...]:
@@ -162,7 +162,7 @@ class World(Twin):
 
         Returns the arrays. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.broadcast, arrays, root=root)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.broadcast, (arrays,), {"root": root})
         return result
 
     def all_gather(self, arrays: Sequence[AnyArray], out: Sequence[AnyArray] | None = None) -> tuple[DeviceArray, ...]:
@@ -174,7 +174,7 @@ class World(Twin):
 
         Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_gather, arrays, out)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_gather, (arrays, out))
         return result
 
     def reduce_scatter(
@@ -190,7 +190,7 @@ class World(Twin):
 
         Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.reduce_scatter, arrays, out, op=op)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.reduce_scatter, (arrays, out), {"op": op})
         return result
 
     def gather(self, arrays: Sequence[AnyArray], out: AnyArray | None = None, *, root: int = 0) -> DeviceArray:
@@ -203,7 +203,7 @@ class World(Twin):
 
         Returns the output. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: DeviceArray = self._wait(self._awaited.gather, arrays, out, root=root)
+        result: DeviceArray = self._wait(self._awaited.gather, (arrays, out), {"root": root})
         return result
 
     def scatter(
@@ -218,7 +218,7 @@ class World(Twin):
 
         Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.scatter, array, out, root=root)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.scatter, (array, out), {"root": root})
         return result
 
     def all_to_all(self, arrays: Sequence[AnyArray], out: Sequence[AnyArray] | None = None) -> tuple[DeviceArray, ...]:
@@ -230,7 +230,7 @@ class World(Twin):
 
         Returns the outputs. Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_to_all, arrays, out)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_to_all, (arrays, out))
         return result
 
     def all_to_all_v(
@@ -245,7 +245,7 @@ class World(Twin):
         Returns the outputs: the parts of rank 0, rank 1, ... in a row. Raises `InvalidArgument`, and `WorldLost` if a
         member is lost meanwhile.
         """
-        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_to_all_v, arrays, counts, out)
+        result: tuple[DeviceArray, ...] = self._wait(self._awaited.all_to_all_v, (arrays, counts, out))
         return result
 
     def exchange(self, pairs: Sequence[tuple[AnyArray, AnyArray]]) -> None:
@@ -256,7 +256,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        self._wait(self._awaited.exchange, pairs)
+        self._wait(self._awaited.exchange, (pairs,))
 
     def send(self, source: AnyArray, target: AnyArray) -> None:
         """Copy an array of one member to an array of another one (``ncclSend``, ``ncclRecv``).
@@ -266,7 +266,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile; what other members do goes on then.
         """
-        self._wait(self._awaited.send, source, target)
+        self._wait(self._awaited.send, (source, target))
 
     def recv(self, target: AnyArray, source: AnyArray) -> None:
         """Do the same as `send`, seen from the other end (``ncclRecv``, ``ncclSend``).
@@ -275,7 +275,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `WorldLost` if a member is lost meanwhile.
         """
-        self._wait(self._awaited.recv, target, source)
+        self._wait(self._awaited.recv, (target, source))
 
     def barrier(self) -> None:
         """Wait until all work that was submitted to any member before is done (``ncclAllReduce`` of one element).
@@ -298,7 +298,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: DeviceArray = self._enqueue(self._awaited.reduce_nowait, arrays, out, root=root, op=op)
+        result: DeviceArray = self._enqueue(self._awaited.reduce_nowait, (arrays, out), {"root": root, "op": op})
         return result
 
     def broadcast_nowait(self, arrays: Sequence[AnyArray], *, root: int = 0) -> tuple[DeviceArray, ...]:
@@ -308,7 +308,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.broadcast_nowait, arrays, root=root)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.broadcast_nowait, (arrays,), {"root": root})
         return result
 
     def all_gather_nowait(
@@ -320,7 +320,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_gather_nowait, arrays, out)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_gather_nowait, (arrays, out))
         return result
 
     def reduce_scatter_nowait(
@@ -332,7 +332,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.reduce_scatter_nowait, arrays, out, op=op)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.reduce_scatter_nowait, (arrays, out), {"op": op})
         return result
 
     def gather_nowait(self, arrays: Sequence[AnyArray], out: AnyArray | None = None, *, root: int = 0) -> DeviceArray:
@@ -342,7 +342,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: DeviceArray = self._enqueue(self._awaited.gather_nowait, arrays, out, root=root)
+        result: DeviceArray = self._enqueue(self._awaited.gather_nowait, (arrays, out), {"root": root})
         return result
 
     def scatter_nowait(
@@ -354,7 +354,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.scatter_nowait, array, out, root=root)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.scatter_nowait, (array, out), {"root": root})
         return result
 
     def all_to_all_nowait(
@@ -366,7 +366,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all_nowait, arrays, out)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all_nowait, (arrays, out))
         return result
 
     def all_to_all_v_nowait(
@@ -378,7 +378,7 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all_v_nowait, arrays, counts, out)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all_v_nowait, (arrays, counts, out))
         return result
 
     def exchange_nowait(self, pairs: Sequence[tuple[AnyArray, AnyArray]]) -> None:
@@ -388,21 +388,21 @@ class World(Twin):
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        self._enqueue(self._awaited.exchange_nowait, pairs)
+        self._enqueue(self._awaited.exchange_nowait, (pairs,))
 
     def send_nowait(self, source: AnyArray, target: AnyArray) -> None:
         """Publish `send` of `source` to `target`, of one shape and dtype, without waiting.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        self._enqueue(self._awaited.send_nowait, source, target)
+        self._enqueue(self._awaited.send_nowait, (source, target))
 
     def recv_nowait(self, target: AnyArray, source: AnyArray) -> None:
         """Publish `recv` to `target` from `source`, of one shape and dtype, without waiting.
 
         Raises `InvalidArgument`, and `trio.WouldBlock` if it would have to wait.
         """
-        self._enqueue(self._awaited.recv_nowait, target, source)
+        self._enqueue(self._awaited.recv_nowait, (target, source))
 
     def __enter__(self) -> Self:
         self._enter()
@@ -438,7 +438,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_reduce, arrays, out, op=op)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_reduce, (arrays, out), {"op": op})
         return result
 
     def reduce(
@@ -455,7 +455,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: DeviceArray = self._enqueue(self._awaited.reduce, arrays, out, root=root, op=op)
+        result: DeviceArray = self._enqueue(self._awaited.reduce, (arrays, out), {"root": root, "op": op})
         return result
 
     def broadcast(self, arrays: Sequence[AnyArray], *, root: int = 0) -> tuple[DeviceArray, ...]:
@@ -465,7 +465,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.broadcast, arrays, root=root)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.broadcast, (arrays,), {"root": root})
         return result
 
     def all_gather(self, arrays: Sequence[AnyArray], out: Sequence[AnyArray] | None = None) -> tuple[DeviceArray, ...]:
@@ -475,7 +475,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_gather, arrays, out)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_gather, (arrays, out))
         return result
 
     def reduce_scatter(
@@ -487,7 +487,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.reduce_scatter, arrays, out, op=op)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.reduce_scatter, (arrays, out), {"op": op})
         return result
 
     def gather(self, arrays: Sequence[AnyArray], out: AnyArray | None = None, *, root: int = 0) -> DeviceArray:
@@ -497,7 +497,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: DeviceArray = self._enqueue(self._awaited.gather, arrays, out, root=root)
+        result: DeviceArray = self._enqueue(self._awaited.gather, (arrays, out), {"root": root})
         return result
 
     def scatter(
@@ -509,7 +509,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.scatter, array, out, root=root)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.scatter, (array, out), {"root": root})
         return result
 
     def all_to_all(self, arrays: Sequence[AnyArray], out: Sequence[AnyArray] | None = None) -> tuple[DeviceArray, ...]:
@@ -519,7 +519,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all, arrays, out)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all, (arrays, out))
         return result
 
     def all_to_all_v(
@@ -531,7 +531,7 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all_v, arrays, counts, out)
+        result: tuple[DeviceArray, ...] = self._enqueue(self._awaited.all_to_all_v, (arrays, counts, out))
         return result
 
     def exchange(self, pairs: Sequence[tuple[AnyArray, AnyArray]]) -> None:
@@ -541,21 +541,21 @@ class WorldBatch(Twin):
 
         Raises `InvalidArgument`.
         """
-        self._enqueue(self._awaited.exchange, pairs)
+        self._enqueue(self._awaited.exchange, (pairs,))
 
     def send(self, source: AnyArray, target: AnyArray) -> None:
         """Do `World.send` of `source` to `target`, of one shape and dtype, at the end of the batch.
 
         Raises `InvalidArgument`.
         """
-        self._enqueue(self._awaited.send, source, target)
+        self._enqueue(self._awaited.send, (source, target))
 
     def recv(self, target: AnyArray, source: AnyArray) -> None:
         """Do `World.recv` to `target` from `source`, of one shape and dtype, at the end of the batch.
 
         Raises `InvalidArgument`.
         """
-        self._enqueue(self._awaited.recv, target, source)
+        self._enqueue(self._awaited.recv, (target, source))
 
     def __enter__(self) -> Self:
         self._enter()
