@@ -38,8 +38,7 @@ class Workers:
             if self._pool is not None:
                 return self._checked_alike(self._pool.take(core.backend, core.index))
             ahead = [folder for part in core.parts for folder in part.libraries]
-            variables = {name: value for part in core.parts for name, value in part.variables.items()}
-            return WorkerProcess(core.backend, core.index, core.options.checks, ahead, variables)
+            return WorkerProcess(core.backend, core.index, core.options.checks, ahead)
         except DeviceError as refused:
             raise StartFailed(refused, gone=True) from None
         except (OSError, MemoryError) as error:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import collections
 import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, Protocol, SupportsIndex, TypeVar, final
 
 import attrs
@@ -84,11 +84,6 @@ class DevicePart:
     def libraries(self) -> tuple[str, ...]:
         """The folders of the libraries that a new worker will certainly need, and loads while it starts."""
         return ()
-
-    @property
-    def variables(self) -> Mapping[str, str]:
-        """The variables of the environment that a new worker will certainly need."""
-        return {}
 
     def warm(self, standby: Generation) -> None:
         """Give a new standby what it will need when it takes over."""

@@ -19,7 +19,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, ClassVar
 
 from .._wire import channel
@@ -52,26 +51,18 @@ class WorkerProcess:
     started: ClassVar[int] = 0
     """The number of workers that this process has started. Each gets its number, for faults of some workers alone."""
 
-    def __init__(
-        self,
-        backend: str,
-        device: int,
-        checks: Sequence[str] = (),
-        libraries: Sequence[str] = (),
-        variables: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
-        """Start it. It loads the `libraries`, named by their folders, while it starts; `variables` are in its
-        environment."""
+    def __init__(self, backend: str, device: int, checks: Sequence[str] = (), libraries: Sequence[str] = ()) -> None:
+        """Start it. It loads the `libraries`, named by their folders, while it starts."""
         self.checks: tuple[str, ...] = tuple(checks)
         """The checks of the simulator in this worker."""
         self.check_folder: CheckFolder | None = CheckFolder(self.checks) if self.checks else None
         try:
-            self._start(backend, device, {**variables, LIBRARIES_VARIABLE: ",".join(libraries)})
+            self._start(backend, device, libraries)
         except BaseException:
             self._close_folder()
             raise
 
-    def _start(self, backend: str, device: int, variables: Mapping[str, str]) -> None:
+    def _start(self, backend: str, device: int, libraries: Sequence[str]) -> None:
         if NUMBER_VARIABLE in os.environ:
             raise OSError(
                 f"this process is a worker itself ({NUMBER_VARIABLE} is set), and cannot open a device; sitecustomize "
@@ -94,8 +85,8 @@ class WorkerProcess:
             self.moments: dict[str, float] = {"asked for": time.monotonic()}
             """The ends of the steps of its start, on the clock of `time.monotonic`."""
             _set_pipe_size(output_end, OUTPUT_BYTES)
-            own = {NUMBER_VARIABLE: str(WorkerProcess.started), **variables, **self._check_variables()}
-            child = start_child(arguments, output_end, environment(**own))
+            variables = {NUMBER_VARIABLE: str(WorkerProcess.started), LIBRARIES_VARIABLE: ",".join(libraries)}
+            child = start_child(arguments, output_end, environment(**variables, **self._check_variables()))
         except BaseException:
             ours.close()
             os.close(output)

@@ -28,9 +28,6 @@ class Registration(NamedTuple):
     """The folders of other libraries whose records or types it uses."""
     library: str = ""
     """The library of CUDA that it needs beside the driver: the name of its table in ``atomr_cuda``."""
-    ahead: str = ""
-    """The function in its ``engine.py`` that a worker calls in a thread while it starts, if it loads the library then.
-    It takes a function that binds the thread to the context."""
     statuses: Mapping[StatusClass, tuple[int, ...]] | None = None
     """What the statuses of that library mean for the context; see `StatusClass`. Any other is taken to harm it."""
     verbs: str = ""

@@ -228,19 +228,12 @@ class Worker:
         self._giving_back = GivingBack(CudaError)
         self.library_missing = LibraryMissing
         self._driver = driver
-        wanted = os.environ.get(LIBRARIES_VARIABLE)
-        if wanted:  # what takes longest there needs the context, and begins first
-            self._retain_context(ahead)
-            load = functools.partial(engines.load_libraries, wanted.split(","), self.bind_thread)
-            self._start_thread("load-libraries", load)
         engines.load()
         self.moments["engines imported"] = time.monotonic()
-        if not wanted:
-            self._retain_context(ahead)
-
-    def _retain_context(self, ahead: ContextAhead | None) -> None:
+        if wanted := os.environ.get(LIBRARIES_VARIABLE):
+            self._start_thread("load-libraries", functools.partial(engines.load_libraries, wanted.split(",")))
         retained = ahead is not None and ahead.wait()
-        self._context = Context(self._driver, self.device, self.base, self.extent)
+        self._context = Context(driver, self.device, self.base, self.extent)
         if retained:
             self._context.release()  # it is retained twice now
         self.moments |= {} if ahead is None else ahead.moments

@@ -17,7 +17,7 @@ from .base.memory import MemoryEngine
 from .base.rehearsal import RehearsalEngine
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from .._wire.registration import Registration
     from .base.lanes import Engine, WorkerServices
@@ -33,31 +33,21 @@ def load() -> dict[str, tuple[Registration, Any]]:
     """
     loaded: dict[str, tuple[Registration, Any]] = {}
     for folder in FOLDERS:
-        registration, engine = _code_of(folder)
+        registration: Registration = importlib.import_module(f"{_LIBRARIES}.{folder}.registration").REGISTRATION
+        make = getattr(importlib.import_module(f"{_LIBRARIES}.{folder}.engine"), registration.engine)
         if registration.library:
             importlib.import_module(f"atomr_cuda.{registration.library}")
-        loaded[folder] = registration, getattr(engine, registration.engine)
+        loaded[folder] = registration, make
     return loaded
 
 
-def _code_of(folder: str) -> tuple[Registration, Any]:
-    """Return the registration of a library, and the module of its engine."""
-    registration: Registration = importlib.import_module(f"{_LIBRARIES}.{folder}.registration").REGISTRATION
-    return registration, importlib.import_module(f"{_LIBRARIES}.{folder}.engine")
-
-
-def load_libraries(folders: Sequence[str], bind_thread: Callable[[], None]) -> None:
-    """Load the libraries of some folders, and make what takes long there, in a thread while the worker starts.
-
-    Where that cannot be had, its first use says so.
-    """
+def load_libraries(folders: Sequence[str]) -> None:
+    """Load the libraries of some folders, if they can be had. Where not, their first use says so."""
     for folder in folders:
-        registration, engine = _code_of(folder)
+        registration, _ = load()[folder]
         library: Any = importlib.import_module(f"atomr_cuda.{registration.library}").library
         with contextlib.suppress(Exception):
             next(iter(library.functions.values())).bind()
-            if registration.ahead:
-                getattr(engine, registration.ahead)(bind_thread)
 
 
 def build(services: WorkerServices) -> dict[int, Engine]:

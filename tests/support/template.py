@@ -30,6 +30,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from atomr_trio._generation import process
+from atomr_trio._wire.backends import LIBRARIES_VARIABLE
 from atomr_trio._wire.starting import command, environment
 
 CLONES = {"x86_64": 56, "aarch64": 220}
@@ -42,8 +43,7 @@ _OF_ONE_WORKER = (
     "ATOMR_TRIO_CACHE_DIR",
     "ATOMR_TRIO_CHECK",
     "ATOMR_TRIO_SIM_",
-    "ATOMR_TRIO_WORKER_",
-    "NCCL_",
+    LIBRARIES_VARIABLE,
     "PYTEST_CURRENT_TEST",
 )
 """The beginnings of the names of variables that a copy is told; nothing that is loaded has read them."""

@@ -23,7 +23,6 @@ from atomr_trio._device.device import core_of
 from atomr_trio._wire.starting import worker_command
 from atomr_trio._worker import begin, main, registry
 from atomr_trio._worker.begin import ContextAhead
-from atomr_trio.libraries.nccl import engine as nccl_engine
 from support import child_environment
 
 
@@ -208,9 +207,8 @@ def test_libraries_are_loaded_ahead_and_one_that_is_missing_is_left_to_its_first
     monkeypatch.setattr(cublas, "library", SimpleNamespace(functions={"one": SimpleNamespace(bind=missing)}))
     found = SimpleNamespace(bind=lambda: loaded.append("nccl"))
     monkeypatch.setattr(nccl, "library", SimpleNamespace(functions={"one": found, "two": found}))
-    monkeypatch.setattr(nccl_engine, "make_ahead", lambda bind_thread: bind_thread())
-    registry.load_libraries(["blas", "nccl"], lambda: loaded.append("bound"))
-    assert loaded == ["nccl", "bound"]
+    registry.load_libraries(["blas", "nccl"])
+    assert loaded == ["nccl"]
 
 
 @pytest.mark.program_starts

@@ -9,7 +9,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import json
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
@@ -40,7 +39,7 @@ from ..lanes.verbs import Lane, Lanes
 from .epochs import Epoch
 from .questions import Deadline, Question
 from .ready import ReadyPart
-from .records import AHEAD_VARIABLE, ENVIRONMENT, INIT, UNIQUE_ID, WARM
+from .records import ENVIRONMENT, INIT, UNIQUE_ID, WARM
 from .registration import REGISTRATION
 
 if TYPE_CHECKING:
@@ -104,13 +103,6 @@ class WorldDevice(DevicePart):
         """NCCL, whose file is large."""
         return (REGISTRATION.name,) if self.worlds else ()
 
-    @property
-    def variables(self) -> dict[str, str]:
-        """The environment of NCCL."""
-        if not self.worlds or self.environment is None:
-            return {}
-        return {**self.environment.variables(os.environ), AHEAD_VARIABLE: self.environment.packed()}
-
     def warm(self, standby: Generation) -> None:
         """Have a standby load NCCL, and make a communicator of itself alone."""
         if self.worlds and standby.ready:
@@ -120,7 +112,7 @@ class WorldDevice(DevicePart):
     def equip(self, generation: Generation) -> None:
         """Give a worker the environment of NCCL."""
         environment = known(self.environment, "a member of a world has one")
-        generation.sender.send_control(ENVIRONMENT, environment.packed().encode())
+        generation.sender.send_control(ENVIRONMENT, json.dumps(attrs.asdict(environment), sort_keys=True).encode())
 
 
 class _NotMade(Exception):
@@ -536,14 +528,6 @@ class Environment:
     """Those that count unless the program's own environment has them."""
     given: dict[str, str]
     """Those that the program has given."""
-
-    def packed(self) -> str:
-        """Return it as a worker is told it."""
-        return json.dumps(attrs.asdict(self), sort_keys=True)
-
-    def variables(self, before: Mapping[str, str]) -> dict[str, str]:
-        """Return what must be set in an environment that has some variables `before`."""
-        return {name: value for name, value in self.defaults.items() if name not in before} | self.given
 
 
 def check_environment(settings: Mapping[str, object] | None, *, deterministic: object) -> Environment:

@@ -35,7 +35,6 @@ from ..._worker.base.shared_words import Words
 from .records import (
     ABORT,
     ADDRESSES_AT,
-    AHEAD_VARIABLE,
     CALL,
     CALLS,
     COMMUNICATORS,
@@ -59,8 +58,6 @@ if TYPE_CHECKING:
 _CALL_SECONDS = 0.1
 """The time that an abort waits for a call that is under way. One that takes longer waits for a member that is gone."""
 _LOOK_SECONDS = 1e-3
-_AHEAD_SECONDS = 1.0
-"""The time that the end of a worker waits for a communicator that is made ahead."""
 _WARM_BYTES = 1024
 _TARGET_AT = RUN.struct.size + ADDRESSES_AT[1]
 """The place of the address of what a single call receives."""
@@ -68,69 +65,8 @@ _TARGET_AT = RUN.struct.size + ADDRESSES_AT[1]
 _ADDRESSES = (-3, -2)
 """The places of the two addresses among the fields of a `CALL`."""
 
-_environment = b""
-"""The record by which the environment of this process was set; empty before the first."""
-
-
-class _Ahead:
-    """A communicator of this process alone, which it makes while it starts.
-
-    An init loads all of NCCL's kernels first, in four fifths of its time, which nothing else can hurry. One that comes
-    meanwhile finds those that are loaded.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._handle: Any = None
-
-    def make(self, nccl: Any) -> None:
-        """Make it. Raises what NCCL raises."""
-        with self._lock:
-            handle = nccl.ncclComm_t()
-            _begin(nccl, handle, 0, 1, _unique_id(nccl))
-            self._handle = handle
-
-    def take(self, seconds: float = -1) -> Any:
-        """Wait while it is made, at most `seconds` if they are given, and return its handle; None if there is none."""
-        if not self._lock.acquire(timeout=seconds):
-            return None
-        try:
-            handle, self._handle = self._handle, None
-            return handle
-        finally:
-            self._lock.release()
-
-
-_ahead = _Ahead()
-
-
-def make_ahead(bind_thread: Callable[[], None]) -> None:
-    """Load NCCL's kernels, in a worker that was told the environment of NCCL at its start."""
-    if os.environ.get(AHEAD_VARIABLE):
-        from atomr_cuda import nccl
-
-        bind_thread()
-        _ahead.make(nccl)
-
-
-def _unique_id(nccl: Any) -> bytes:
-    made = nccl.ncclUniqueId()
-    nccl.ncclGetUniqueId(byref(made))
-    return bytes(made)
-
-
-def _version(nccl: Any) -> int:
-    version = c_int()
-    nccl.ncclGetVersion(byref(version))
-    return version.value
-
-
-def _begin(nccl: Any, handle: Any, rank: int, size: int, unique_id: bytes) -> None:
-    """Make a communicator, into a handle."""
-    config = nccl.new_config(_version(nccl))
-    config.blocking = 1
-    given = nccl.ncclUniqueId.from_buffer_copy(unique_id)
-    nccl.ncclCommInitRankConfig(byref(handle), size, given, rank, byref(config))
+_environment: bytes | None = None
+"""The record by which the environment of this process was set; None before the first."""
 
 
 class _Communicator:
@@ -369,8 +305,7 @@ class NcclEngine:
     def _set_environment(self, payload: bytes) -> None:
         """Set it, if NCCL has not been used yet: a process of a pool may have been, for other devices."""
         global _environment
-        _environment = _environment or os.environ.get(AHEAD_VARIABLE, "").encode()
-        if _environment:
+        if _environment is not None:
             self._conflict = _environment != payload
             return
         _environment = payload
@@ -439,7 +374,14 @@ class NcclEngine:
 
     def _unique_id(self) -> dict[str, Any]:
         self._check_environment()
-        return {"id": _unique_id(self._nccl).hex(), "version": _version(self._nccl)}
+        made = self._nccl.ncclUniqueId()
+        self._nccl.ncclGetUniqueId(byref(made))
+        return {"id": bytes(made).hex(), "version": self._version()}
+
+    def _version(self) -> int:
+        version = c_int()
+        self._nccl.ncclGetVersion(byref(version))
+        return version.value
 
     def _init(self, payload: bytes) -> None:
         """The communicator is known from now on, so that an abort finds it."""
@@ -454,11 +396,18 @@ class NcclEngine:
             if communicator.ended:
                 raise _refused("the communicator was aborted before it was made")
             handle = communicator.handle = self._nccl.ncclComm_t()
-            _begin(self._nccl, handle, rank, size, unique_id)
+            self._begin(handle, rank, size, unique_id)
             communicator.ready = True
         finally:
             communicator.made.set()
         return {}
+
+    def _begin(self, handle: Any, rank: int, size: int, unique_id: bytes) -> None:
+        nccl = self._nccl
+        config = nccl.new_config(self._version())
+        config.blocking = 1
+        given = nccl.ncclUniqueId.from_buffer_copy(unique_id)
+        nccl.ncclCommInitRankConfig(byref(handle), size, given, rank, byref(config))
 
     def _begin_abort(self, payload: bytes) -> None:
         """Native code makes calls in this thread alone, so none is under way, and none will be."""
@@ -493,13 +442,14 @@ class NcclEngine:
                 communicator.calling.release()
 
     def _make_warm(self) -> dict[str, Any]:
-        if self._warm is None:
-            handle = self._warm = _ahead.take()
-            if handle is None:
-                handle = self._warm = self._nccl.ncclComm_t()
-                _begin(self._nccl, handle, 0, 1, _unique_id(self._nccl))
-            self._run_once(handle)
-        return {"version": _version(self._nccl)}
+        if self._warm is not None:
+            return {}
+        handle = self._warm = self._nccl.ncclComm_t()
+        made = self._nccl.ncclUniqueId()
+        self._nccl.ncclGetUniqueId(byref(made))
+        self._begin(handle, 0, 1, bytes(made))
+        self._run_once(handle)
+        return {"version": self._version()}
 
     def _run_once(self, handle: Any) -> None:
         driver = self._driver
@@ -531,7 +481,8 @@ class NcclEngine:
         for thread in tuple(self._threads):
             thread.join()
         made = [each.handle for each in self._communicators.values() if each.ready and not each.ended]
-        made += [each for each in (self._warm, _ahead.take(_AHEAD_SECONDS)) if each is not None]
+        if self._warm is not None:
+            made.append(self._warm)
         self._communicators.clear()
         self._warm = None
         if made:  # in one group: one by one they could wait for each other

@@ -61,10 +61,6 @@ CALLS: Final = (
 )
 """The functions that move data. All other collectives are groups of sends and receives."""
 
-AHEAD_VARIABLE: Final = "ATOMR_TRIO_WORKER_NCCL"
-"""The variable by which a worker is told while it starts what `ENVIRONMENT` would tell it: then it has those variables,
-and begins with what takes longest in its first communicator."""
-
 COMMUNICATORS = VerbTable("communicators", 12)
 """What is asked about communicators. These records have no ticket: threads of their own handle them, beside the lanes.
 An answer is a message with the number of the question."""

@@ -11,7 +11,6 @@ REGISTRATION = Registration(
     engine="NcclEngine",
     uses=("lanes",),
     library="nccl",
-    ahead="make_ahead",
     statuses={
         # Each of them ends the communicator. Whether the context is lost too, the driver says when it is asked.
         StatusClass.REQUEST: (2, 3, 4, 5, 6, 7, 8),
