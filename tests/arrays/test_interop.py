@@ -861,9 +861,11 @@ async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, l
     assert not core_of(dev).part(DeviceMemory).interop._uses
 
 
-@pytest.mark.parametrize("way", ["share", "dlpack"])
-async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(dev, library, way):
+@pytest.mark.parametrize("way", ["share", "dlpack", "cupy"])
+async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(dev, library, way, monkeypatch):
     class Owner:
+        ptr = library.stream
+
         def __cuda_stream__(self) -> tuple[int, int]:
             return 0, library.stream
 
@@ -874,7 +876,11 @@ async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(
         await dev.share(x, stream=owner)
     else:
         await dev.share(x)
-        capsule = x.__dlpack__(stream=owner)
+        with monkeypatch.context() as patch:
+            if way == "cupy":
+                in_use = [None, owner]
+                patch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(get_current_stream=in_use.pop)))
+            capsule = x.__dlpack__(stream=owner.ptr if way == "cupy" else owner)
     del owner
     gc.collect()
     assert gone() is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -15,7 +16,7 @@ from ..._wire.protocol import LANE_COMPUTE, Role
 from ..._wire.records.interop import SETTLE
 from ..arrays import DeviceArray, check_usable
 from . import dlpack as _dlpack
-from .consumer import LEGACY_STREAM, NO_ORDER
+from .consumer import LEGACY_STREAM, NO_ORDER, PER_THREAD_STREAM
 from .exports import _last_uses
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ async def share(memory: DeviceMemory, array: DeviceArray, stream: object = None)
             await trio.to_thread.run_sync(lambda: interop.consumer)
     while handle is not None and interop.in_order and array.size:
         try:
-            _lend(array, handle, stream)
+            _lend(array, handle, _owner_of(stream, handle))
         except BufferError:
             if device.current is not None and device.current.loss is None:
                 raise
@@ -93,7 +94,8 @@ def give_dlpack(
         raise BufferError(f"the array is on the device that DLPack calls {place}, not on {tuple(dl_device)}")
     address, release = 0, _nothing
     if array.size:
-        address, use = interop.export(array, _checked_stream(stream), owned=True, stream_owner=stream)
+        handle = _checked_stream(stream)
+        address, use = interop.export(array, handle, owned=True, stream_owner=_owner_of(stream, handle))
         release = use.release
     strides = tuple(stride // array.itemsize for stride in array.strides)
     tensor = _dlpack.Tensor(address, place, array.shape, strides, *dlpack_type(array.dtype))
@@ -119,6 +121,19 @@ def _checked_stream(stream: object) -> int:
             f"whose `__cuda_stream__` returns a version and a handle, not {shown(given)}"
         )
     return handle
+
+
+def _owner_of(stream: object, handle: int) -> object:
+    """Return what must live as long as the stream is used: the driver reads the memory of one that was destroyed.
+
+    A library names its stream by a number in DLPack. PyTorch's streams live for ever; that of CuPy is destroyed with
+    its object, which is the one in use then.
+    """
+    if stream is not handle or handle <= PER_THREAD_STREAM:
+        return stream
+    cuda: Any = getattr(sys.modules.get("cupy"), "cuda", None)
+    current = getattr(cuda, "get_current_stream", lambda: None)()
+    return current if getattr(current, "ptr", None) == handle else None
 
 
 def array_interface(array: DeviceArray) -> dict[str, Any]:
