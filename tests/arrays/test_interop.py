@@ -861,7 +861,7 @@ async def test_a_stream_that_was_destroyed_is_waited_for_with_its_context(dev, l
     assert not core_of(dev).part(DeviceMemory).interop._uses
 
 
-@pytest.mark.parametrize("way", ["share", "dlpack", "cupy"])
+@pytest.mark.parametrize("way", ["share", "number first", "dlpack", "cupy"])
 async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(dev, library, way, monkeypatch):
     class Owner:
         ptr = library.stream
@@ -872,8 +872,10 @@ async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(
     (x,) = await numbers(dev, 0)
     owner = Owner()
     gone = weakref.ref(owner)
-    if way == "share":
-        await dev.share(x, stream=owner)
+    if way in ("share", "number first"):
+        for stream in (owner,) if way == "share" else (owner.ptr, owner, owner.ptr):
+            await dev.share(x, stream=stream)
+        del stream
     else:
         await dev.share(x)
         with monkeypatch.context() as patch:
@@ -885,12 +887,11 @@ async def test_the_owner_of_a_named_stream_lives_as_long_as_the_array_is_shared(
     gc.collect()
     assert gone() is not None
     await x.fill(1)
-    if way == "share":
+    if way in ("share", "number first"):
         del x
     else:
         del capsule
     gc.collect()
-    dev.empty(1)
     helper.until(lambda: dev.empty(1) is not None and gone() is None)
 
 

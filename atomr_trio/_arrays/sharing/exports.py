@@ -55,6 +55,11 @@ class Use:
         self.mark: int | None = None
         """The value that the stream writes when it has done its work up to the release of the use."""
 
+    def keep(self, stream_owner: object) -> None:
+        """Keep what owns the stream, if it was named by a number before."""
+        if self._stream_owner is None:
+            self._stream_owner = stream_owner
+
     def end(self) -> None:
         """Let go of everything: the stream has done all its work on the memory."""
         self.fence = self.storage = self._stream_owner = None

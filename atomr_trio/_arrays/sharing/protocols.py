@@ -73,7 +73,9 @@ def _lend(array: DeviceArray, stream: int, stream_owner: object = None) -> int:
     storage = array._storage
     address, use = storage.memory.shared().export(array, stream, owned=False, stream_owner=stream_owner)
     uses = storage.uses = storage.uses or {}
-    if uses.setdefault(stream, use) is not use:  # one is enough for each stream
+    kept = uses.setdefault(stream, use)
+    if kept is not use:  # one is enough for each stream
+        kept.keep(stream_owner)
         use.release()
     return address
 
@@ -129,8 +131,10 @@ def _owner_of(stream: object, handle: int) -> object:
     A library names its stream by a number in DLPack. PyTorch's streams live for ever; that of CuPy is destroyed with
     its object, which is the one in use then.
     """
-    if stream is not handle or handle <= PER_THREAD_STREAM:
+    if stream is not handle:
         return stream
+    if handle <= PER_THREAD_STREAM:
+        return None
     cuda: Any = getattr(sys.modules.get("cupy"), "cuda", None)
     current = getattr(cuda, "get_current_stream", lambda: None)()
     return current if getattr(current, "ptr", None) == handle else None
