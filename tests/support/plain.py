@@ -295,8 +295,8 @@ def annotation(file: File, module: str, node: ast.expr | None, *, given: bool) -
     return ast.unparse(Rewriter(file, module, given=given).visit(ast.parse(ast.unparse(node), mode="eval").body))
 
 
-def signature(file: File, module: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, str, str]:
-    """The parameters as they are declared, as they are passed on, and the annotation of the result."""
+def signature(file: File, module: str, node: ast.FunctionDef | ast.AsyncFunctionDef) -> tuple[str, list[str], str]:
+    """The parameters as they are declared, each as it is passed on, and the annotation of the result."""
     given, passed = ["self"], []
     arguments = node.args
     positional = [*arguments.posonlyargs, *arguments.args]
@@ -332,7 +332,7 @@ def signature(file: File, module: str, node: ast.FunctionDef | ast.AsyncFunction
     if arguments.kwarg is not None:
         given.append(declared(arguments.kwarg, None, "**"))
         passed.append(f"**{arguments.kwarg.arg}")
-    return ", ".join(given), ", ".join(passed), annotation(file, module, node.returns, given=False)
+    return ", ".join(given), passed, annotation(file, module, node.returns, given=False)
 
 
 def said(doc: str | None) -> str:
@@ -366,14 +366,14 @@ def docstring(text: str, indent: str = "        ") -> str:
     return textwrap.indent(f'"""{body}', indent).replace(f"\n{indent}\n", "\n\n") + f'{closing}"""\n'
 
 
-def packed(passed: str) -> str:
+def packed(passed: list[str]) -> str:
     """Arguments as a tuple and a dictionary, behind a comma, as far as there are any.
 
     To pass them as arguments twice costs a launch of a batch a tenth of its time.
     """
     positional: list[str] = []
     keywords: list[str] = []
-    for each in filter(None, passed.split(", ")):
+    for each in passed:
         name, equals, value = each.partition("=")
         if equals:
             keywords.append(f'"{name}": {value}')
@@ -630,9 +630,9 @@ def start_text(file: File, opens: str) -> str:
     bullets = re.sub(r"leaves the block", "is raised by `close`", bullets)
     doc = "\n\n".join([summary, description, bullets, START_END.format(opens=opens)])
     file.typing.setdefault(".devices", set()).add(returned)
-    passed = f"{first.arg}, {passed}"
+    started = ", ".join([first.arg, *passed])
     return START.format(
-        name=name, given=given, returned=returned, doc=docstring(doc, "    "), opens=opens, passed=passed
+        name=name, given=given, returned=returned, doc=docstring(doc, "    "), opens=opens, passed=started
     )
 
 
