@@ -418,13 +418,15 @@ class Ours(Subject):
         array = dev.empty(nbytes, np.uint8)
         await array.copy_from(source)
         if work.form == "new array":
-            return Doing(
+            doing = Doing(
                 await_one=array.to_host,
                 in_batch=lambda batch: functools.partial(batch.to_host, array),
                 most_in_batch=works.BATCH_OF_COPIES,
                 result=array.to_host,
             )
-        return self._host_copy(work, array, source, out)
+        else:
+            doing = self._host_copy(work, array, source, out)
+        return doing if nbytes <= works.LARGEST_OF_BATCH else attrs.evolve(doing, in_batch=None)
 
     async def strided(self, work: Work) -> Doing:
         rows, width = works.pitched(work.size)
@@ -707,7 +709,9 @@ class Raw(Bare, Subject):
             doing = Doing(block_one=pageable_in if inward else lambda: copy_out(there, array, nbytes))
 
         async def result() -> np.ndarray:
-            driver.cuMemsetD32(array, 0, nbytes // 4) if inward else None
+            if inward:
+                driver.cuMemsetD32(array, 0, nbytes // 4)
+                self._settle()
             assert doing.block_one is not None
             doing.block_one()
             return self._download(array, np.empty(nbytes, np.uint8)) if inward else out

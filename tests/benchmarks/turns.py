@@ -14,6 +14,7 @@ import contextlib
 import functools
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -37,6 +38,12 @@ FEWEST, MOST = 3, 3000
 """How often a turn does the work."""
 SLOWEST: Final = 4
 """The turn of a subject that is slower than the fastest is so many times as long at most. Then it does less work."""
+FIRST_TURNS: Final = 6
+"""So many turns at most tell how often a work is done in the others."""
+SETTLED: Final = 0.8
+"""A turn that takes a greater share of the one before is no shorter."""
+LONG: Final = 0.05
+"""The seconds of a call beside which nothing of that counts."""
 LAUNCH_ROW: Final = "a launch with 4 arguments, caller"
 EMPTY: Final = 'extern "C" __global__ void empty(float a, const float *x, float *y, int n) { }'
 """What is launched there."""
@@ -259,6 +266,32 @@ def callers(subjects: list[Subject], row: str, repetitions: int, calls: int, tab
         take_in(table, (Measure(each, who, times) for (each, who), times in values.items()))
 
 
+def _in_all_ways(subject: Subject, count: int) -> dict[str, float]:
+    """Return the seconds of one call, by way. Raises `Gone`."""
+    subject.ask(f"ways {count}")
+    found: dict[str, float] = subject.answer()
+    return found
+
+
+def _counts(subjects: Sequence[Subject], pace: Pace, work: WorkOfWays) -> dict[str, int]:
+    """How often each subject does a work in a turn: as often as the others, unless it is much slower. Raises `Gone`.
+
+    The first turns are longer, because something is loaded, learned or made ahead of time beside them. So they are
+    repeated as long as that makes them shorter.
+    """
+    longest: dict[str, float] = {}
+    for subject in subjects:
+        seconds = math.inf
+        for _ in range(FIRST_TURNS):
+            before, seconds = seconds, max(*_in_all_ways(subject, FEWEST).values(), 1e-9)
+            if seconds > LONG or seconds > SETTLED * before:
+                break
+        longest[subject.who] = seconds
+    most = min(int(pace.seconds / min(longest.values(), default=1.0)), work.most)
+    limits = {who: min(most, int(SLOWEST * pace.seconds / seconds)) for who, seconds in longest.items()}
+    return {who: max(limit, FEWEST, work.least) for who, limit in limits.items()}
+
+
 def ways(
     subjects: list[Subject],
     works: Sequence[AnyWorkOfWays],
@@ -274,23 +307,14 @@ def ways(
             continue
         ready, absent = made_ready(subjects, number, work.name)
         values: dict[tuple[str, str], list[float]] = {}
-        counts: dict[str, int] = {}
-        for subject in [*ready, *in_turns(ready, pace.repetitions)]:
-            if subject not in subjects:
-                continue
-            try:
-                subject.ask(f"ways {counts.get(subject.who, FEWEST)}")
-                found: dict[str, float] = subject.answer()
-            except Gone as gone:
-                subjects.remove(subject)
-                absent.append(Absent(work.name, gone.who, gone.reason))
-                continue
-            if subject.who not in counts:  # the first turn says how often it is done in the others
-                most = min(int(pace.seconds / max(*found.values(), 1e-9)), work.most)
-                counts[subject.who] = max(most, FEWEST, work.least)
-                continue
-            for way, seconds in found.items():
-                values.setdefault((way, subject.who), []).append(seconds)
+        try:
+            counts = _counts(ready, pace, work)
+            for subject in in_turns(ready, pace.repetitions):
+                for way, seconds in _in_all_ways(subject, counts[subject.who]).items():
+                    values.setdefault((way, subject.who), []).append(seconds)
+        except Gone as gone:  # the others have done only a part of their turns
+            subjects[:] = [each for each in subjects if each.who != gone.who]
+            absent.append(Absent(work.name, gone.who, gone.reason))
         measures = [Measure(work.row(way), who, each) for (way, who), each in values.items()]
         yield work, sorted(measures, key=lambda measure: measure.what), absent
 
