@@ -314,6 +314,19 @@ CELLS = [
 ]
 
 
+@pytest.fixture(scope="module")
+def driver_open() -> None:
+    """A real driver keeps descriptors from its first use on."""
+
+    async def use() -> None:
+        async with open_world(2):
+            pass
+
+    if ON_GPU:
+        trio.run(use)
+
+
+@pytest.mark.usefixtures("driver_open")
 @pytest.mark.parametrize(("fault", "moment", "count", "standby"), CELLS)
 async def test_a_cell(fault: str, moment: str, count: int, standby: int) -> None:
     row = FAULTS[fault]
