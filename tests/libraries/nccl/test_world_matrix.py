@@ -316,11 +316,11 @@ CELLS = [
 
 @pytest.fixture(scope="module")
 def driver_open() -> None:
-    """A real driver keeps descriptors from its first use on."""
+    """On a GPU the first compile of a process leaves descriptors of the driver open, as long as the process lives."""
 
     async def use() -> None:
-        async with open_world(2):
-            pass
+        async with open_world(2) as (devices, _):
+            await compile_rogue(devices[0], "touch")
 
     if ON_GPU:
         trio.run(use)
