@@ -42,14 +42,14 @@ LONG_IN_BYTES: Final = 16 << 20
 LONG_OUT_BYTES: Final = 8 << 20
 """The most bytes of a copy that goes this way, to the device and to the host. Several threads are faster with more."""
 
-WINDOW: Final = 4
-"""The slots that such a copy uses in turn. With what is copied from or to them they fit in a cache of 2 MiB."""
+WINDOW: Final = 3
+"""The slots that such a copy uses in turn. They fit in a cache of 2 MiB."""
 
-TURN_SECONDS: Final = 40e-6
+TURN_SECONDS: Final = 100e-6
 """A task that has copied for so long lets others run before the next piece."""
 
 LONG_TURN_SECONDS: Final = 200e-6
-PATIENCE: Final = 5
+PATIENCE: Final = 2
 """If the others take so long in their turn, it copies so many times as long in the next one: a loop that is busy would
 else hold up a copy for as many turns as it has pieces."""
 

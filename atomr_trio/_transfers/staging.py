@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 TINY_SLOT = 4 * 1024
 """Enough for the answer of a library. There are many such slots, because a batch holds its answers until its end."""
 SMALL_SLOT = 64 * 1024
-MEDIUM_SLOT = 256 * 1024
+MEDIUM_SLOT = 512 * 1024
 """Enough for a piece of a copy that goes the short way (``short_copies.py``)."""
 LARGE_SLOT = 4 * 1024 * 1024
 TINY_SLOTS = 512
 SMALL_SLOTS = 64
-MEDIUM_SLOTS = 64
+MEDIUM_SLOTS = 32
 LARGE_SLOTS = 22
 SHARE_OF_BATCHES = 3, 4
 """The part of the slots of each size that batches may hold. A batch releases its slots only when it is flushed, and

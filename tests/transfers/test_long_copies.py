@@ -27,7 +27,7 @@ from support.strategies import numbers, same
 
 pytestmark = pytest.mark.used_workers
 
-SIZE = SHORT_BYTES + 3 * SHORT_PIECE
+SIZE = 7 * SHORT_PIECE
 PIECES = SIZE // SHORT_PIECE
 WAYS = {"in": (LANE_COPY_IN, LongIn), "out": (LANE_COPY_OUT, LongOut)}
 
@@ -143,7 +143,7 @@ async def test_another_task_may_settle_what_a_copy_polls_for(direction, monkeypa
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_the_pieces_pass_through_a_few_slots(direction, monkeypatch):
     async with scenario() as dev:
-        array, seen = await dev.to_device(np.zeros(4 * SIZE, np.uint8)), []
+        array, seen = await dev.to_device(np.zeros(2 * SIZE, np.uint8)), []
         name = "load" if direction == "in" else "store"
         copy = getattr(Slot, name)
 
@@ -152,8 +152,8 @@ async def test_the_pieces_pass_through_a_few_slots(direction, monkeypatch):
             copy(slot, memory)
 
         monkeypatch.setattr(Slot, name, note)
-        await (array.copy_from if direction == "in" else array.copy_to)(np.ones(4 * SIZE, np.uint8))
-        assert len(seen) == 4 * PIECES
+        await (array.copy_from if direction == "in" else array.copy_to)(np.ones(2 * SIZE, np.uint8))
+        assert len(seen) == 2 * PIECES
         assert len(set(seen)) <= WINDOW
 
 
@@ -172,19 +172,19 @@ async def test_two_at_a_time_in_one_direction_are_exact_and_one_of_them_goes_the
         assert is_clean(dev)
 
 
-@pytest.mark.parametrize(("others", "pieces"), [(10e-6, 2), (1e-3, 7)])
+@pytest.mark.parametrize(("others", "pieces"), [(10e-6, 2), (1e-3, 3)])
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_are_slow(
     direction, others, pieces, monkeypatch
 ):
-    """With a clock on which a piece takes 30 us, and the others have so long a turn."""
+    """With a clock on which a piece takes 75 us, and the others have so long a turn."""
     async with scenario() as dev:
-        array, host = await dev.to_device(np.zeros(4 * SIZE, np.uint8)), np.ones(4 * SIZE, np.uint8)
+        array, host = await dev.to_device(np.zeros(2 * SIZE, np.uint8)), np.ones(2 * SIZE, np.uint8)
         now, done, turns = [0.0], [], []
         copy, checkpoint = getattr(Slot, name := "load" if direction == "in" else "store"), trio.lowlevel.checkpoint
 
         def piece(slot: Slot, memory: Any) -> None:
-            now[0] += 30e-6
+            now[0] += 75e-6
             done.append(memory)
             copy(slot, memory)
 
@@ -198,7 +198,7 @@ async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_a
             patch.setattr(Slot, name, piece)
             patch.setattr(long_copies, "trio", SimpleNamespace(**{**vars(trio), "lowlevel": Lowlevel(turn)}))
             await (array.copy_from if direction == "in" else array.copy_to)(host)
-        assert turns == [2, *range(2 + pieces, 4 * PIECES + 1, pieces)]
+        assert turns == [2, *range(2 + pieces, 2 * PIECES + 1, pieces)]
 
 
 class Lowlevel:
