@@ -316,7 +316,7 @@ def main() -> int:
         print(json.dumps(measure(phase, unit, target, arguments.backend, Path(image))))
         return 0
     target = trio.run(native_target, arguments.backend)
-    repetitions = conclusion.fewer(arguments.repetitions, arguments.share)
+    repetitions = conclusion.fewer(arguments.repetitions, arguments.share, least=2)
     rows = list(cold_and_hot(arguments.backend, target, repetitions))
     show(rows, arguments.backend)
     os.environ["ATOMR_TRIO_CACHE_DIR"] = ""

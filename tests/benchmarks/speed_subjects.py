@@ -450,7 +450,7 @@ class Ours(Subject):
             return back.reshape(-1)
 
         tasks: dict[str, Callable[[int], Awaitable[object]]] = {}
-        if work.size <= 4 << 20 and work.kind == "copy":
+        if work.size <= works.LARGEST_IN_FLIGHT and work.kind == "copy":
             number = COUNT_OF_TASKS[IN_FLIGHT]
             arrays = [self.dev.zeros(work.size, np.uint8) for _ in range(number)]
             if work.form == "pinned":
@@ -706,7 +706,10 @@ class Raw(Bare, Subject):
         elif work.form == "new array":
             return Doing(block_one=new_array)
         else:
-            doing = Doing(block_one=pageable_in if inward else lambda: copy_out(there, array, nbytes))
+            doing = Doing(
+                block_one=pageable_in if inward else lambda: copy_out(there, array, nbytes),
+                tasks=self._in_turn(nbytes, inward=inward) if nbytes <= works.LARGEST_IN_FLIGHT else {},
+            )
 
         async def result() -> np.ndarray:
             if inward:
@@ -717,6 +720,23 @@ class Raw(Bare, Subject):
             return self._download(array, np.empty(nbytes, np.uint8)) if inward else out
 
         return attrs.evolve(doing, result=result)
+
+    def _in_turn(self, nbytes: int, *, inward: bool) -> dict[str, Callable[[int], Awaitable[object]]]:
+        """Copies of as many arrays as others have in flight, one after the other."""
+        driver, count = self._driver, COUNT_OF_TASKS[IN_FLIGHT]
+        arrays = [self._memory(nbytes) for _ in range(count)]
+        hosts = [np.full(nbytes, each, np.uint8) for each in range(count)]
+        addresses = [host.ctypes.data for host in hosts]
+        self._hosts = *self._hosts, *hosts
+
+        async def copy_in(each: int) -> None:
+            driver.cuMemcpyHtoD(arrays[each], addresses[each], nbytes)
+            driver.cuCtxSynchronize()
+
+        async def copy_out(each: int) -> None:
+            driver.cuMemcpyDtoH(addresses[each], arrays[each], nbytes)
+
+        return {IN_FLIGHT: copy_in if inward else copy_out}
 
     def _pinned(self, array: np.ndarray) -> np.ndarray:
         address = c_void_p()

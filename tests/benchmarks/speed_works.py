@@ -34,6 +34,7 @@ PRODUCTS: Final = 10
 BATCH_OF_COPIES: Final = 16
 LARGEST_OF_BATCH: Final = 16 * MIB
 """Copies of so many bytes at most go into batches, which take only a few that are larger."""
+LARGEST_IN_FLIGHT: Final = 4 * MIB
 TICKET_ROW: Final = "launch of an empty kernel, a ticket and a spin, awaited"
 """The least that can be done to launch something and to see its end."""
 IMPORTED_ANYWAY: Final = "trio and numpy"
@@ -124,7 +125,7 @@ def _works(
         yield Work("launch", f"launch, {arguments} arguments, prepared", arguments, "prepared", burst, burst)
     yield Work("launch", "launch_nowait, 4 arguments", 4, "nowait")
     for count in nodes:
-        yield Work("graph", f"graph of {count} kernels", count, most=20)
+        yield Work("graph", f"graph of {count} kernels", count, least=min(burst, 100))
     yield Work("graph update", f"graph of {nodes[0]} kernels, an argument updated", nodes[0], most=20)
     yield Work("library graph", f"graph of {PRODUCTS} products of {orders[0]}", orders[0], most=20)
     for order in orders:

@@ -152,7 +152,7 @@ def _copies(work: Work) -> Iterator[Target]:
         if work.size == 256 * KIB:
             yield Target(work.row(WHOLE), 1.0, RAW, row)
         if 256 * KIB <= work.size <= 4 * MIB:
-            yield Target(work.row(IN_FLIGHT), 1.0, RAW, row)
+            yield Target(work.row(IN_FLIGHT), 1.0, RAW)
 
 
 PAGEABLE: Final = ((64 * KIB, 2.5), (256 * KIB, 1.5), (63 * MIB, 1.0), (math.inf, 0.4))

@@ -54,8 +54,8 @@ INIT_SECONDS = 60.0
 MOST_ATTEMPTS: Final = 5
 """So many attempts in a row may fail while no member is lost."""
 GLANCE_SECONDS = 45e-6
-"""The seconds for which a task that is alone looks for the end of a collective between two turns. The shortest takes two
-GPUs 20 to 35 µs from where it was sent. If the glance ended before, the turn behind it would see the end 7 µs late."""
+"""The seconds for which a task that is alone looks for the end of a collective between two turns. The shortest one ends
+20 to 35 µs after it was sent, on two GPUs. If the glance ended before, the turn behind it would see that 7 µs late."""
 _LOOKS: Final = 5
 """How often a collective is looked at within the time that it may take."""
 _FIRST_PAUSE: Final = 0.05
