@@ -20,7 +20,7 @@ import trio
 from .._arrays.arrays import DeviceArray, Storage, check_usable
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
-from .._generation.requests import CallKind, CommandRequest, Series
+from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import Launch, Operand
 from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
@@ -40,7 +40,7 @@ from .verbs import Library, Outgoing
 if TYPE_CHECKING:
     from .._generation.generation import Generation
 
-from .sequences import CallSequence, SequenceRequest, Told, folded
+from .sequences import CallSequence, SequenceFolding, SequenceRequest, Told
 from .several_words import words_launcher
 
 T = TypeVar("T")
@@ -465,14 +465,11 @@ class SequencedLibrary(Library):
         self._spared: DeviceArray | None = None
         """An array that is only written once it is known that the verb does not fail, if it is awaited."""
 
-    def _folded(self) -> Sequence[CommandRequest | Series]:
+    def _outgoing(self) -> Outgoing:
         spared = self._spared if self._batch is None else None
-        requests = folded(self, self._requests, None if spared is None else spared._block)
-        if self._told is not None:
-            for request in requests:
-                if isinstance(request, SequenceRequest) and request.told is None:
-                    request.told, request.into = self._told, self._told.into
-        return requests
+        folding = SequenceFolding(self, None if spared is None else spared._block, self._told)
+        outgoing, self._requests = Outgoing(self._requests, folding), []
+        return outgoing
 
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         self._device.home.check_task()
@@ -511,7 +508,7 @@ class SequencedLibrary(Library):
             return cast("T", again)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        requests = Outgoing(planner._folded()).take()
+        requests = planner._outgoing().take()
         batch.send_all(requests)
         self._rehearse(requests)
         if question is not None:

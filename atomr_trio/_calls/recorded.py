@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from .._arrays.arrays import DeviceArray
 from .._arrays.memory import DeviceMemory
-from .._generation.requests import CommandRequest, Series
+from .._generation.requests import CommandRequest
 from .._values.errors import InvalidArgument
 from .._values.util import known
-from .verbs import Library, Outgoing, flat
+from .verbs import Library, Outgoing, flat, number_of
 
 if TYPE_CHECKING:
     from .._generation.core import DeviceCore
@@ -125,7 +125,7 @@ class Recorded(Library):
             noted, planner, result = self._plan_once(plan, arguments, keywords, dict(zip(places, results, strict=True)))
         if results is None:
             results = [noted.arrays[place] for place in _places_of_results(noted.arrays, result)]
-        count = sum(each.left if isinstance(each, Series) else 1 for each in planner._requests)
+        count = number_of(planner._requests)
         operation = f"{self._table.engine}.{plan.__name__}"
         if count > MOST_CALLS:
             raise InvalidArgument(

@@ -10,7 +10,9 @@ crosses with each call is its number and the addresses. So a verb is one record 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+import collections
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeVar, cast
 
 import attrs
@@ -209,39 +211,69 @@ class SequenceRequest(SlotRequest):
 # --- folding ----------------------------------------------------------------------------------------------------------
 
 
-def folded(library: Library, requests: Sequence[CommandRequest | Series], spared: Block | None) -> list[Any]:
-    """Return the commands of a verb with those that follow each other made sequences.
+class SequenceFolding:
+    """Makes sequences of the commands of a verb that follow each other.
 
     The array `spared` is not written before all answers that may refuse it are known.
     """
-    found: list[CommandRequest | Series] = []
-    run: list[_Part] = []
-    originals: list[CommandRequest] = []
 
-    def end(*, decides: bool = False) -> None:
-        if any(each.takes_slot for each in originals):
-            found.append(_made_of(library, run, decides=decides))
-        else:  # there is nothing to gain for a copy alone
-            found.extend(originals)
-        run.clear()
-        originals.clear()
+    def __init__(self, library: Library, spared: Block | None, told: Told | None) -> None:
+        self.held: collections.deque[CommandRequest] = collections.deque()
+        self._library = library
+        self._spared = spared
+        self._told = told
+        self._run: list[_Part] = []
+        """The steps of the next sequence."""
+        self._folds = 0
+        """How many of those that are held they are."""
+        self._answered = 0
+        """The bytes of their answers."""
 
-    for request in requests:
-        parts = _parts_of(request)
-        if parts is None:
-            end()
-            found.append(request)
-            continue
-        answered = sum(map(_answered, (*run, *parts)))
-        if len(run) + len(parts) > _MOST_STEPS or answered > ANSWER_BYTES:
-            end()
-        elif spared is not None and any(part.request.decides for part in run) and _writes(parts, spared):
-            end(decides=True)
-        assert not isinstance(request, Series)
-        originals.append(request)
-        run += parts
-    end()
-    return found
+    def folded(self, planned: Iterator[CommandRequest | Series]) -> Iterator[CommandRequest]:
+        """Yield the commands as they are sent."""
+        spared = self._spared
+        for request in _one_by_one(planned):
+            if isinstance(request, Series):
+                yield from self._ended()
+                yield from request
+                continue
+            self.held.append(request)
+            parts = _parts_of(request)
+            if parts is None:
+                yield from self._ended()
+                yield self.held.popleft()
+                continue
+            answered = sum(map(_answered, parts))
+            if len(self._run) + len(parts) > _MOST_STEPS or self._answered + answered > ANSWER_BYTES:
+                yield from self._ended()
+            elif spared is not None and any(part.request.decides for part in self._run) and _writes(parts, spared):
+                yield from self._ended(decides=True)
+            self._run += parts
+            self._folds += 1
+            self._answered += answered
+        yield from self._ended()
+
+    def _ended(self, *, decides: bool = False) -> Iterator[CommandRequest]:
+        """End a sequence, and yield it."""
+        run, folds, self._run, self._folds, self._answered = self._run, self._folds, [], 0, 0
+        if not any(each.takes_slot for each in itertools.islice(self.held, folds)):
+            for _ in range(folds):  # there is nothing to gain for a copy alone
+                yield self.held.popleft()
+            return
+        sequence = _made_of(self._library, run, decides=decides)
+        if self._told is not None:
+            sequence.told, sequence.into = self._told, self._told.into
+        for _ in range(folds):
+            self.held.popleft()
+        yield sequence
+
+
+def _one_by_one(planned: Iterable[CommandRequest | Series]) -> Iterator[CommandRequest | Series]:
+    for each in planned:
+        if isinstance(each, Series) and each.folds:
+            yield from each
+        else:
+            yield each
 
 
 def _answered(part: _Part) -> int:
@@ -252,7 +284,7 @@ def _writes(parts: Sequence[_Part], block: Block) -> bool:
     return any(each is block and role is not Role.READ for part in parts for each, role in part.request.operands)
 
 
-def _parts_of(request: CommandRequest | Series) -> list[_Part] | None:
+def _parts_of(request: CommandRequest) -> list[_Part] | None:
     """Return the steps that a command is; None if it is to be sent by itself."""
     if isinstance(request, JoinedRequest):
         parts = [_part_of_call(each) for each in request.parts]
@@ -260,7 +292,7 @@ def _parts_of(request: CommandRequest | Series) -> list[_Part] | None:
     if isinstance(request, CallRequest):
         part = _part_of_call(request)
         return None if part is None else [part]
-    if isinstance(request, CommandRequest) and request.verb in _ADDRESSES and not request.takes_slot:
+    if request.verb in _ADDRESSES and not request.takes_slot:
         payload = request.payload
         places = _ADDRESSES[request.verb]
         addresses = tuple((place, int.from_bytes(payload[place : place + WORD], "little")) for place in places)

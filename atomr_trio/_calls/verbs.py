@@ -399,27 +399,67 @@ STRETCH = 32
 """The number of commands of an awaited verb that are made and begun at a time: other tasks run in between."""
 
 
-class Outgoing:
-    """The commands of one verb, in order."""
+class Folding(Protocol):
+    """Makes the commands that are sent of those that were planned, a few at a time."""
 
-    def __init__(self, planned: Sequence[CommandRequest | Series]) -> None:
+    held: collections.deque[CommandRequest]
+    """Those that were taken from what was planned, and are in no command yet, in order."""
+
+    def folded(self, planned: Iterator[CommandRequest | Series]) -> Iterator[CommandRequest]:
+        """Yield the commands."""
+
+
+class Outgoing:
+    """The commands of one verb, in order. `folding` makes fewer of them, one for several."""
+
+    def __init__(self, planned: Sequence[CommandRequest | Series], folding: Folding | None = None) -> None:
         self.made: list[CommandRequest] = []
+        self.more: bool = True
+        """True until it is known that there are no more."""
         self._planned = planned
-        self._commands = itertools.chain.from_iterable(
-            each if isinstance(each, Series) else (each,) for each in planned
-        )
+        self._seen = 0
+        """The number of those planned that were looked at."""
+        self._folding = folding
+        looked_at = self._look()
+        self._commands = _unfolded(looked_at) if folding is None else folding.folded(looked_at)
+
+    def _look(self) -> Iterator[CommandRequest | Series]:
+        for each in self._planned:
+            self._seen += 1
+            yield each
 
     def take(self, most: int | None = None) -> list[CommandRequest]:
-        """Return the next commands, at most `most`."""
-        some = list(itertools.islice(self._commands, most))
-        self.made += some
-        return some
+        """Return the next commands, at most `most`; only one if it takes as many of those that were planned."""
+        before, seen = len(self.made), self._seen
+        count = 0
+        while most is None or (count < most and (not count or self._seen - seen < most)):
+            command = next(self._commands, None)
+            if command is None:
+                self.more = False
+                break
+            self.made.append(command)
+            count += 1
+        return self.made[before:]
 
     def all(self) -> list[CommandRequest | Series]:
-        """Return the commands that were made, and the series that stand for the rest."""
-        made = set(map(id, self.made))
-        rest = (each.left > 0 if isinstance(each, Series) else id(each) not in made for each in self._planned)
-        return [*self.made, *itertools.compress(self._planned, rest)]
+        """Return the commands that were made, and those planned and the series that stand for the rest."""
+        held = () if self._folding is None else self._folding.held
+        last = self._planned[max(self._seen - 1, 0) : self._seen]
+        begun = [each for each in last if isinstance(each, Series) and each.left]
+        return [*self.made, *held, *begun, *self._planned[self._seen :]]
+
+
+def number_of(planned: Iterable[CommandRequest | Series]) -> int:
+    """Return the number of commands that were planned."""
+    return sum(each.left if isinstance(each, Series) else 1 for each in planned)
+
+
+def _unfolded(planned: Iterable[CommandRequest | Series]) -> Iterator[CommandRequest]:
+    for each in planned:
+        if isinstance(each, Series):
+            yield from each
+        else:
+            yield each
 
 
 _MOST_BOXES = 1 << 14
@@ -632,6 +672,33 @@ class Library:
             request = self._request(function, arguments(index), roles, operands, operation, flags, table, quick=quick)
             return request if joined is None else joined(index, request)
 
+        self._plan_each(count, make)
+
+    def _answer_each(
+        self,
+        count: int,
+        function: str,
+        arguments: Callable[[int], Sequence[Argument]],
+        answer: Callable[[int], npt.NDArray[Any]],
+        check: Verdict | None,
+        *,
+        operation: str,
+        operands: Operands,
+        table: CallTable | None = None,
+    ) -> None:
+        """Plan `count` quick calls, each with its own arguments and answer; the answer of the last is checked."""
+        roles = operands.roles()
+
+        def make(index: int) -> CommandRequest:
+            judge = check if index == count - 1 else None
+            return self._request(
+                *(function, arguments(index), roles, operands, operation, DEVICE_SCALARS, table, answer(index), judge),
+                quick=True,
+            )
+
+        self._plan_each(count, make)
+
+    def _plan_each(self, count: int, make: Callable[[int], CommandRequest]) -> None:
         if count == 1:
             self._requests.append(make(0))
         elif count:
@@ -691,6 +758,9 @@ class Library:
 
     def _copy(self, source: DeviceArray, target: DeviceArray) -> None:
         """Plan a copy of `source` to `target`, before the calls that follow."""
+        self._requests += self._copies(source, target)
+
+    def _copies(self, source: DeviceArray, target: DeviceArray) -> list[CommandRequest]:
         from .._transfers.copy_plan import plan_copy
 
         requests = plan_copy(source, target, self._lane, most=_MOST_BOXES)
@@ -699,7 +769,15 @@ class Library:
                 f"{self._table.engine} takes no array of strides {source.strides}, and it has too many pieces to be "
                 "copied here: use `await contiguous.copy_from(array)` first"
             )
-        self._requests += requests
+        return requests
+
+    def _plan_alike(self, count: int, plan: Callable[[int], list[CommandRequest]]) -> None:
+        """Plan copies or fills that differ in their addresses alone: `plan` returns the commands of one of them."""
+        first = plan(0) if count else []
+        if count > 1 and len(first) == 1:
+            self._requests.append(Series(count, lambda index: plan(index)[0], first[0].operands, folds=True))
+        else:
+            self._requests += itertools.chain(first, *(plan(index) for index in range(1, count)))
 
     def _upload(self, numbers: npt.NDArray[Any]) -> DeviceArray:
         """Return a new array that holds these numbers for the calls that follow, for example a table of addresses."""
@@ -712,9 +790,10 @@ class Library:
 
     # How it is sent.
 
-    def _folded(self) -> Sequence[CommandRequest | Series]:
-        """Return the commands that were planned, as they are sent."""
-        return self._requests
+    def _outgoing(self) -> Outgoing:
+        """Return the commands that were planned, as they are sent, and forget them."""
+        outgoing, self._requests = Outgoing(self._requests), []
+        return outgoing
 
     def _planner(self) -> Self:
         return type(self)(self._device, self._batch)
@@ -752,9 +831,11 @@ class Library:
 
     async def _ask_all(self) -> list[CommandRequest]:
         """Run the commands that were planned, and forget them. Returns them."""
-        outgoing, self._requests = Outgoing(self._folded()), []
-        waiting = collections.deque(outgoing.take(STRETCH))
-        if len(waiting) in (0, STRETCH):  # nothing to wait for, or enough for one turn
+        if len(self._requests) > 1 and number_of(self._requests) > STRETCH:  # to plan them was enough for one turn
+            await trio.lowlevel.checkpoint()
+        outgoing = self._outgoing()
+        waiting: collections.deque[CommandRequest] = collections.deque()
+        if not await self._made_more(outgoing, waiting):
             await trio.lowlevel.checkpoint()
         while waiting:
             done = collections.deque(await self._ask_some(waiting, outgoing))
@@ -764,9 +845,18 @@ class Library:
             finally:
                 for request in done:
                     request.drop()
-            waiting += outgoing.take(STRETCH - len(waiting))
+            await self._made_more(outgoing, waiting)
         self._rehearse(outgoing.made)
         return outgoing.made
+
+    async def _made_more(self, outgoing: Outgoing, waiting: collections.deque[CommandRequest]) -> bool:
+        """Make the next commands of a verb, and return whether there are any. Other tasks run between many."""
+        while outgoing.more and len(waiting) < STRETCH:
+            waiting += outgoing.take(STRETCH - len(waiting))
+            if outgoing.more:
+                # Whoever is cancelled here is told so when the commands are begun, where what is half done is marked.
+                await trio.lowlevel.cancel_shielded_checkpoint()
+        return bool(waiting)
 
     @trio.lowlevel.enable_ki_protection
     async def _ask_some(self, waiting: collections.deque[CommandRequest], outgoing: Outgoing) -> list[CommandRequest]:
@@ -812,7 +902,7 @@ class Library:
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
-        requests = Outgoing(planner._folded()).take()
+        requests = planner._outgoing().take()
         batch.send_all(requests)
         self._rehearse(requests)
         if question is not None and call is None:

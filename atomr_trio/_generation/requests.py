@@ -275,13 +275,17 @@ class Series:
     """Calls of one function that differ only in their arguments. Each is made when it is its turn to be sent.
 
     So the many calls of a large stack block no task while the verb is planned. Until they are made, the series stands
-    for them where a verb's pending writes are looked up.
+    for them where a verb's pending writes are looked up. With `folds` they are steps of sequences, like commands that
+    are planned one by one.
     """
 
-    __slots__ = ("_make", "left", "operands", "sent")
+    __slots__ = ("_make", "folds", "left", "operands", "sent")
 
-    def __init__(self, count: int, make: Callable[[int], CommandRequest], operands: Sequence[Operand]) -> None:
+    def __init__(
+        self, count: int, make: Callable[[int], CommandRequest], operands: Sequence[Operand], *, folds: bool = False
+    ) -> None:
         self._make = make
+        self.folds: bool = folds
         self.operands: Sequence[Operand] = operands
         self.left: int = count
         """The number of calls that are not made yet."""

@@ -87,7 +87,11 @@ def plan_fill(array: DeviceArray, value: complex | np.generic, lane: int = LANE_
 
     Raises `InvalidArgument` for a value that the dtype cannot hold.
     """
-    pattern = pattern_of(value, array.dtype)
+    return plan_pattern(array, pattern_of(value, array.dtype), lane)
+
+
+def plan_pattern(array: DeviceArray, pattern: bytes, lane: int) -> list[CommandRequest]:
+    """Return the requests that set every element of a checked array to these bytes."""
     packing = _layout.packing(array.shape, array.strides)
     base = array.address + packing.offset
     role = Role.OVERWRITE if array._covers_block else Role.WRITE

@@ -167,8 +167,8 @@ async def test_other_arrays_of_the_same_layout_are_not_planned_again(
     dev: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planned: list[object] = []
-    fold = known_sequences.folded
-    monkeypatch.setattr(known_sequences, "folded", lambda *given: planned.append(given) or fold(*given))
+    outgoing = known_sequences.Outgoing
+    monkeypatch.setattr(known_sequences, "Outgoing", lambda *given: planned.append(given) or outgoing(*given))
     for verb, names in SINGLE.items():
         for batched in (False, True):
             expected, found = [], []
@@ -180,7 +180,7 @@ async def test_other_arrays_of_the_same_layout_are_not_planned_again(
                         result = getattr(batch.solver, verb)(*arrays)
                 else:
                     result = await getattr(dev.solver, verb)(*arrays)
-                calls = [request for _, requests, _ in planned for request in requests]
+                calls = [request for requests, _ in planned for request in requests]
                 assert seed == 1 or all(isinstance(each, SequenceRequest) for each in calls), verb
                 found.append(await on_host(result))
                 first = dev.solver._planner()

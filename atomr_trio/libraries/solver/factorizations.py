@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ..._arrays.arrays import DeviceArray
 from ..._calls.apart import check_apart
@@ -109,18 +110,17 @@ class FactorizationVerbs(SolverPlans):
         operands = self._operands()
         operands.reads(factors.array, exchanges)
         operands.writes(sides.array)
-        starts, which, ends = places(factors), matching(factors, sides), places(sides)
+        which, ends = matching(factors, sides), places(sides)
+        starts = places(factors).of(which)
         words = {"trans": word, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
         if many:
-            table, first, second = self._upload_pairs([starts[index] for index in which], ends)
+            table, first, second = self._upload_pairs(starts, ends)
             operands.reads(table)
             with self._routine("getrsBatched", sides.array, operands) as solve:
                 solve.many(0, 1, A=first, ipiv=exchanges.address, B=second, batch=len(ends), **words)
             return
-        pivot_lines = lines(exchanges)
         with self._routine("Xgetrs", sides.array, operands) as solve:
-            pivots_of_each = [pivot_lines[index] for index in which]
-            solve.each(A=[starts[index] for index in which], ipiv=pivots_of_each, B=ends, **words)
+            solve.each(A=starts, ipiv=lines(exchanges).of(which), B=ends, **words)
 
     def _exchanges_of_many(self, pivots: DeviceArray, sides: Matrix) -> DeviceArray:
         """Return the pivots for each of many right-hand sides, contiguous and of 32 bits."""
@@ -206,16 +206,16 @@ class FactorizationVerbs(SolverPlans):
         operands = self._operands()
         operands.reads(factors.array)
         operands.writes(sides.array)
-        starts, which, ends = places(factors), matching(factors, sides), places(sides)
+        starts, ends = places(factors).of(matching(factors, sides)), places(sides)
         words = {"uplo": uplo, "n": factors.rows, "nrhs": sides.columns, "lda": factors.leading, "ldb": sides.leading}
         if len(ends) > 1 and sides.columns == 1 and _are_small(factors):
-            table, first, second = self._upload_pairs([starts[index] for index in which], ends)
+            table, first, second = self._upload_pairs(starts, ends)
             operands.reads(table)
             with self._routine("potrsBatched", sides.array, operands) as solve:
                 solve.many(0, 1, A=first, B=second, batch=len(ends), **words)
             return
         with self._routine("Xpotrs", sides.array, operands) as solve:
-            solve.each(A=[starts[index] for index in which], B=ends, **words)
+            solve.each(A=starts, B=ends, **words)
 
     @verb
     def potri(self, factor: DeviceArray, *, lower: bool = True, overwrite_factor: bool = False) -> DeviceArray:
@@ -408,12 +408,10 @@ def _are_small(matrices: Matrix) -> bool:
     return 0 < matrices.rows <= FACTOR_BATCH
 
 
-def matching(matrices: Matrix, sides: Matrix) -> list[int]:
+def matching(matrices: Matrix, sides: Matrix) -> npt.NDArray[np.int64]:
     """Return the number of the matrix for each right-hand side, as they are broadcast together."""
-    stack = matrices.array.shape[:-2]
-    numbers = np.arange(matrices.count).reshape(stack)
-    which: list[int] = np.broadcast_to(numbers, sides.array.shape[:-2]).reshape(-1).tolist()
-    return which
+    numbers = np.arange(matrices.count).reshape(matrices.array.shape[:-2])
+    return np.broadcast_to(numbers, sides.array.shape[:-2]).reshape(-1)
 
 
 def _scales_of(tau: object) -> int:

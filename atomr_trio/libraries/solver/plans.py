@@ -30,7 +30,7 @@ from ..._calls.verbs import (
     Scalar,
     Verdict,
 )
-from ..._transfers.memory import plan_fill
+from ..._transfers.memory import pattern_of, plan_fill, plan_pattern
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
 from ..._wire.records.calls import ANSWER_BYTES, CallTable
@@ -70,17 +70,40 @@ def values_of(matrices: DeviceArray, count: int | None = None) -> Kind:
     return (*matrices.shape[:-2], number), REAL[matrices.dtype.name]
 
 
-def lines(vectors: DeviceArray) -> list[Address]:
+class Addresses(Sequence[Address]):
+    """The addresses of many matrices or vectors. Each is made when it is asked for: there may be thousands."""
+
+    __slots__ = ("numbers",)
+
+    def __init__(self, numbers: npt.NDArray[np.int64]) -> None:
+        self.numbers: npt.NDArray[np.int64] = numbers
+
+    def __len__(self) -> int:
+        """Return their number."""
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> Address: ...
+    @overload
+    def __getitem__(self, index: slice) -> Addresses: ...
+    def __getitem__(self, index: int | slice) -> Address | Addresses:
+        """Return one of them, or some."""
+        return Addresses(self.numbers[index]) if isinstance(index, slice) else Address(self.numbers[index])
+
+    def of(self, which: npt.NDArray[np.int64]) -> Addresses:
+        """Return those with these numbers."""
+        return Addresses(self.numbers[which])
+
+
+def lines(vectors: DeviceArray) -> Addresses:
     """Return the address of each vector of a stack of contiguous vectors."""
-    step = vectors.shape[-1] * vectors.itemsize
-    return [Address(vectors.address + index * step) for index in range(math.prod(vectors.shape[:-1]))]
+    step, count = vectors.shape[-1] * vectors.itemsize, math.prod(vectors.shape[:-1])
+    return Addresses(vectors.address + step * np.arange(count))
 
 
-def places(matrices: Matrix) -> list[Address]:
+def places(matrices: Matrix) -> Addresses:
     """Return the address of each matrix of a stack."""
-    if matrices.count == 1:
-        return [Address(matrices.address)]
-    return list(map(Address, matrices.addresses.tolist()))
+    return Addresses(matrices.addresses)
 
 
 def check_square(array: DeviceArray, name: str) -> None:
@@ -408,16 +431,21 @@ class SolverPlans(SequencedLibrary):
 
     def _make_identity(self, array: DeviceArray) -> None:
         self._fill(array, 0)
-        for (part,) in _fewest(_diagonal(array)):
-            self._fill(part, 1)
+        diagonals, one = _diagonal(array), pattern_of(1, array.dtype)
+        if _are_many(diagonals):
+            order = diagonals.shape[-1]
+            self._plan_alike(order, lambda index: plan_pattern(diagonals[..., index], one, self._lane))
+        else:
+            self._requests += plan_pattern(diagonals, one, self._lane)
 
     def _clear_below(self, array: DeviceArray, look: Look | None = None) -> None:
         """Plan zeros below the diagonal, and NaN in all else of matrices that have no answer."""
         seen, found = matrix_of(array), None if look is None else look.on_device
         if seen is None or seen.distance is None or not array.size:
             self._taint(look, self._seen(array if matrix_of(array, by_rows=False) is not None else swapped(array)))
+            zero = pattern_of(0, array.dtype)
             for view in _below_diagonal(array):
-                self._fill(view, 0)
+                self._requests += plan_pattern(view, zero, self._lane)
             return
         kind, words, place_of = _many(seen)
         columns, rows = (seen.columns, seen.rows) if not seen.by_rows else (seen.rows, seen.columns)
@@ -485,8 +513,7 @@ class SolverPlans(SequencedLibrary):
         if seen.count <= columns:
             self._turn(seen, self._seen(target))
         else:
-            for column in range(columns):
-                self._copy(source[..., column], target[..., column])
+            self._plan_alike(columns, lambda column: self._copies(source[..., column], target[..., column]))
 
     def _turn(self, source: Matrix, target: Matrix, *, conjugated: bool = False) -> None:
         """Transpose what a library sees of matrices into others (``cublasSgeam``, or, bit by bit, our own kernel)."""
@@ -536,22 +563,19 @@ class SolverPlans(SequencedLibrary):
         flat, step = out.reshape(-1), ANSWER_BYTES // out.itemsize
         operands = self._operands()
         operands.reads(array)
-        for first in range(0, flat.size, step):
-            part = flat[first : first + step]
-            self._call(
-                f"cublas{_MOVED_AS[out.itemsize]}copy_64",
-                part.size,
-                Address(array.address + first * increment * out.itemsize),
-                increment,
-                Answer(),
-                1,
-                operation="read",
-                operands=operands,
-                quick=True,
-                answer=part,
-                check=None if check is None or first + step < flat.size else _whole(check, out),
-                table=BLAS,
-            )
+        name = f"cublas{_MOVED_AS[out.itemsize]}copy_64"
+
+        def arguments(index: int) -> tuple[Argument, ...]:
+            address = Address(array.address + index * step * increment * out.itemsize)
+            return (min(step, flat.size - index * step), address, increment, Answer(), 1)
+
+        def answer(index: int) -> npt.NDArray[Any]:
+            return flat[index * step : (index + 1) * step]
+
+        whole = None if check is None else _whole(check, out)
+        self._answer_each(
+            -(-flat.size // step), name, arguments, answer, whole, operation="read", operands=operands, table=BLAS
+        )
 
     def _read_diagonals(self, work: Matrix, check: Verdict) -> None:
         """Plan a call of `check` with the diagonals of matrices, of shape (..., k)."""
@@ -561,8 +585,11 @@ class SolverPlans(SequencedLibrary):
             self._read(array, out, check, increment=work.leading + 1)
             return
         packed = self._empty(out.shape, out.dtype)
-        for source, target in _fewest(_diagonal(array), packed):
-            self._copy(source, target)
+        diagonals = _diagonal(array)
+        if _are_many(packed):
+            self._plan_alike(order, lambda index: self._copies(diagonals[..., index], packed[..., index]))
+        else:
+            self._copy(diagonals, packed)
         self._read(packed, out, check)
 
     @contextlib.contextmanager
@@ -693,7 +720,7 @@ class SolverPlans(SequencedLibrary):
     def _joined(self, parts: Sequence[CallRequest], main: CallRequest) -> JoinedRequest:
         return JoinedRequest(TOGETHER, PART, parts, main.operation)
 
-    def _taint(self, look: Look | None, results: Matrix, which: Sequence[int] | None = None) -> None:
+    def _taint(self, look: Look | None, results: Matrix, which: npt.NDArray[np.int64] | None = None) -> None:
         """Have NaN written over the results of matrices that have no answer.
 
         `which` matrix each result is of, where it is not the one of the same number, or the only one.
@@ -708,7 +735,7 @@ class SolverPlans(SequencedLibrary):
         step = int(found.size > 1)
 
         def arguments(index: int, count: int = 1) -> tuple[Argument, ...]:
-            number = step * (index if which is None else which[index])
+            number = step * (index if which is None else int(which[index]))
             place = Address(found.address + number * found.itemsize)
             return (kind, place_of(index), *lie, count, place, step, look.sight.spoils)
 
@@ -724,9 +751,9 @@ class SolverPlans(SequencedLibrary):
         else:
             self._call_each(results.count, "taint", arguments, operation="check_finite", operands=operands, quick=True)
 
-    def _upload_pairs(self, matrices: Sequence[int], sides: Sequence[int]) -> tuple[DeviceArray, int, int]:
+    def _upload_pairs(self, matrices: Addresses, sides: Addresses) -> tuple[DeviceArray, int, int]:
         """Return a table of the addresses of matrices and right-hand sides, and the addresses of its two halves."""
-        table = self._upload(np.array([matrices, sides], np.int64))
+        table = self._upload(np.stack([matrices.numbers, sides.numbers]))
         first, second = lines(table)
         return table, first, second
 
@@ -799,14 +826,10 @@ def _diagonal(array: DeviceArray) -> DeviceArray:
     return _view(array, 0, (min(array.shape[-2:]),), (row + column,))
 
 
-def _fewest(*vectors: DeviceArray) -> Iterator[tuple[DeviceArray, ...]]:
-    """Yield views that cover stacks of vectors, each for one command: along the vectors, or across if that is less."""
-    *stack, length = vectors[0].shape
-    if math.prod(stack) <= length:
-        yield vectors
-    else:
-        for index in range(length):
-            yield tuple(each[..., index] for each in vectors)
+def _are_many(vectors: DeviceArray) -> bool:
+    """Return whether a stack of vectors takes fewer commands across the vectors than along them."""
+    *stack, length = vectors.shape
+    return math.prod(stack) > length
 
 
 def _below_diagonal(array: DeviceArray) -> Iterator[DeviceArray]:

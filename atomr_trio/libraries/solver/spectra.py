@@ -395,17 +395,16 @@ class SpectrumVerbs(SolverPlans):
             "ldv": right.leading,
             "gesvdj": setting,
         }
-        starts = list(zip(places(work), lines(values), places(left), places(right), strict=True))
+        places_of_each = {"A": places(work), "S": lines(values), "U": places(left), "V": places(right)}
         name = "gesvdjBatched" if batched else "gesvdj"
         look = self._look("gesvdj", "a", work, check_finite)
         options: dict[str, Any] = {"order": smaller, "deterministic": deterministic, "looks": (look,)}
         with self._routine(name, array, operands, **options) as decompose:
             if batched:
                 for index, count in chunks(work.count):
-                    at, value, first, second = starts[index]
-                    decompose.many(index, count, A=at, S=value, U=first, V=second, batch=count, **words)
+                    starts = {word: of_each[index] for word, of_each in places_of_each.items()}
+                    decompose.many(index, count, batch=count, **starts, **words)
             else:
-                places_of_each = {"A": places(work), "S": lines(values), "U": places(left), "V": places(right)}
                 decompose.each(econ=int(not full), **places_of_each, **words)
         if not compute_uv:
             return self._deliver_all((None, values, None), outs)
@@ -464,13 +463,12 @@ class SpectrumVerbs(SolverPlans):
             "ldv": v.leading,
             "strideV": _distance(v),
         }
-        starts = list(zip(places(work), lines(values), places(u), places(v), strict=True))
+        places_of_each = {"A": places(work), "S": lines(values), "U": places(u), "V": places(v)}
         look = self._look("gesvda", "a", work, check_finite)
         with self._routine("gesvdaStridedBatched", given, operands, order=columns, looks=(look,)) as decompose:
             for index, count in chunks(work.count):
-                at, value, first, second = starts[index]
-                parts = {"A": at, "S": value, "U": first, "V": second}
-                decompose.many(index, count, residuals=count, batch=count, **parts, **words)
+                starts = {word: of_each[index] for word, of_each in places_of_each.items()}
+                decompose.many(index, count, residuals=count, batch=count, **starts, **words)
         return self._deliver_all((u.array, values, v.array) if compute_uv else (None, values, None), outs)
 
 
