@@ -44,6 +44,7 @@ from ..._wire.protocol import LANE_COMPUTE, Role, Verb
 from ..._wire.records.memory import BOX, COPY, FILL
 from ..._wire.records.module import LAUNCH
 from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
+from ..modules.module import Module
 from ..registered import RECORDED, RecorderLibraries
 from .calls import call_records, plans_of
 from .plan import BuiltGraph, GraphPlan, GraphStep, StepOrder, combined
@@ -216,7 +217,7 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
     any other verb of a device or an array raises `InvalidArgument`.
     """
 
-    __slots__ = ("_device", "_last", "_open", "_order", "_recording", "_steps")
+    __slots__ = ("_device", "_last", "_modules", "_open", "_order", "_recording", "_steps")
 
     _made_by = "`await dev.capture(record)`"
 
@@ -226,6 +227,7 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         self._recording = _Recording(device)
         self._last: GraphNode | None = None
         self._steps: list[GraphStep] = []
+        self._modules: dict[Module, None] = {}
         self._order = StepOrder()
         self._open = True
 
@@ -311,6 +313,8 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         self._check_open()
         number = len(self._steps)
         self._steps.append(step)
+        if step.module is not None:
+            self._modules[step.module] = None
         self._last = GraphNode(number, step.operation, self._order.take_in(step), self._recording)
         return self._last
 
@@ -323,7 +327,7 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         """Return the plan of the recording. Raises `InvalidArgument` if it is empty."""
         if not self._steps:
             raise InvalidArgument("nothing was recorded: a graph has at least one node")
-        return GraphPlan.of(self._steps, self._order)
+        return GraphPlan.of(self._steps, self._modules, self._order)
 
 
 async def _recorded(record: Callable[[GraphRecorder], object], recorder: GraphRecorder) -> None:
@@ -529,6 +533,7 @@ class Graph(metaclass=NoPublicConstructor):
         built = BuiltGraph(plan)
         required = {ticket for module in plan.modules for ticket in module._require(generation)}
         self._require_chunks(generation, plan, required)
+        description = plan.take_description()
         owner = _Preparation(self, generation, built, request)
         payload = BUILD.struct.pack(self._number, generation.workspace_room)
         with (
@@ -542,7 +547,7 @@ class Graph(metaclass=NoPublicConstructor):
             open(os.memfd_create("atomr-trio-graph", os.MFD_CLOEXEC), "wb") as file,
         ):
             descriptor = file.fileno()
-            file.write(plan.encoded())
+            file.writelines(description)
             file.flush()
             command = generation.publish(
                 LANE_COMPUTE, BUILD, payload, (), owner, requires=required, descriptors=(descriptor,)
@@ -714,6 +719,9 @@ async def capture(device: DeviceCore, record: Callable[[GraphRecorder], object])
     finally:
         device.recording.remove(task)
         recorder._end()
-    request = _CaptureRequest(device, recorder._finished(), recorder._recording)
+    plan = recorder._finished()
+    for _ in plan.describe():
+        await trio.lowlevel.checkpoint()
+    request = _CaptureRequest(device, plan, recorder._recording)
     graph: Graph = await device.module_actor.mailbox.ask(request)
     return graph

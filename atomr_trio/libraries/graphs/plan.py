@@ -99,7 +99,7 @@ class StepOrder:
 class GraphPlan:
     """A whole recording. Its steps and their records never change; their order is computed when it is needed."""
 
-    __slots__ = ("_count", "_order", "_preparing", "modules", "records", "steps")
+    __slots__ = ("_count", "_described", "_order", "_preparing", "modules", "records", "steps")
 
     def __init__(
         self,
@@ -115,10 +115,10 @@ class GraphPlan:
         self._count = count
         self._order = order
         self._preparing = StepOrder() if order is None else order
+        self._described: list[bytes] | None = None
 
     @classmethod
-    def of(cls, steps: Sequence[GraphStep], order: StepOrder) -> GraphPlan:
-        modules = dict.fromkeys(step.module for step in steps if step.module is not None)
+    def of(cls, steps: Sequence[GraphStep], modules: Iterable[Module], order: StepOrder) -> GraphPlan:
         return cls(rows_of(steps), rows_of([step.records for step in steps]), tuple(modules), len(steps), order)
 
     def __len__(self) -> int:
@@ -162,10 +162,24 @@ class GraphPlan:
         """The access of the whole graph to each block."""
         return self.order.operands
 
-    def encoded(self) -> bytes:
-        """Return the plan as the worker is told it."""
-        records = (each.content for row in self.records for each in row)
-        return b"".join(itertools.chain.from_iterable(zip(self.order.heads, records, strict=True)))
+    def describe(self) -> Iterator[None]:
+        """Write the plan down as a worker is told it, unless that was done, some hundred steps at a time."""
+        yield from self.find_order()
+        if self._described is None:
+            found: list[bytes] = []
+            for first, row in enumerate(self.records):
+                heads = self.order.heads[first * ROW : (first + 1) * ROW]
+                contents = [each.content for each in row]
+                found.append(b"".join(itertools.chain.from_iterable(zip(heads, contents, strict=True))))
+                yield
+            self._described = found
+
+    def take_description(self) -> list[bytes]:
+        """Return the pieces of the description, which is not kept: a plan is seldom described twice."""
+        for _ in self.describe():
+            """All of it at once."""
+        described, self._described = known(self._described, "it was made"), None
+        return described
 
     @property
     def plans(self) -> tuple[PlanKind, ...]:
