@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import mmap
 import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import trio
@@ -22,7 +23,7 @@ _at_work: list[None] = []
 """An item while the thread is at work."""
 _idle = threading.Event()
 
-PIECE = 16 << 20
+PIECE = 4 << 20
 """Bytes that are unmapped at a time."""
 
 LONGEST_WAIT = 10.0
@@ -91,8 +92,23 @@ def _work() -> None:
 
 def _empty(mapping: mmap.mmap) -> None:
     """Unmap the pages, some at a time: a thread that maps memory meanwhile waits for one piece, and not for all."""
-    for start in range(0, len(mapping), PIECE):
-        mapping.madvise(mmap.MADV_DONTNEED, start, min(PIECE, len(mapping) - start))
+    for _ in advise(mapping, mmap.MADV_DONTNEED, PIECE):
+        """All of it."""
+
+
+def advise(mapping: mmap.mmap, advice: int, piece: int) -> Iterator[None]:
+    """Give the system advice about a mapping, piece by piece, until it refuses one (``madvise``).
+
+    `mmap.madvise` does not let other threads run meanwhile.
+    """
+    call = ctypes.CDLL(None).madvise
+    call.argtypes, call.restype = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int], ctypes.c_int
+    view = (ctypes.c_char * len(mapping)).from_buffer(mapping)
+    begin = ctypes.addressof(view)
+    for start in range(0, len(mapping), piece):
+        if call(begin + start, min(piece, len(mapping) - start), advice):
+            break
+        yield
 
 
 def _nothing(_outcome: Any) -> None:

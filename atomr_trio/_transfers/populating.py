@@ -8,12 +8,12 @@ and changes no byte, so it may go on while the memory is used, or after it was c
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import threading
 from typing import Final
 
+from .._supervision.closing import advise
 from .._wire.channel import SharedMemory
 
 _POPULATE_WRITE: Final = 23
@@ -55,16 +55,10 @@ class Populating:
 
 
 def _populate(descriptor: int, size: int, ended: threading.Event) -> None:
-    advise = ctypes.CDLL(None).madvise
-    advise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-    advise.restype = ctypes.c_int
     try:
         with contextlib.suppress(OSError), mmap.mmap(descriptor, size) as mapped:
-            view = (ctypes.c_char * size).from_buffer(mapped)
-            begin = ctypes.addressof(view)
-            for place in range(0, size, _PIECE):
-                if ended.is_set() or advise(begin + place, min(_PIECE, size - place), _POPULATE_WRITE):
+            for _ in advise(mapped, _POPULATE_WRITE, _PIECE):
+                if ended.is_set():
                     break
-            del view
     finally:
         os.close(descriptor)
