@@ -231,8 +231,7 @@ class DeviceMemory(DevicePart):
     async def give_back(self) -> None:
         """Give the memory of arrays back to the system."""
         if self.maybe_arena is not None:
-            with trio.CancelScope(shield=True):  # for as long as the system takes
-                await closed(self.maybe_arena.part_with_descriptors())
+            await closed(self.maybe_arena.part_with_descriptors())
 
     def close(self) -> None:
         """Close the descriptors of the chunks, and end the sharing."""

@@ -56,11 +56,12 @@ def close_in_thread(
         _work()
 
 
-async def closed(descriptors: Sequence[int]) -> None:
-    """Close descriptors in the thread, and wait until they and all earlier ones are closed."""
+async def closed(descriptors: Sequence[int], mappings: list[mmap.mmap] | None = None) -> None:
+    """Close what `close_in_thread` does, and wait until that and all earlier is closed, whoever is cancelled."""
     done = trio.Event()
-    close_in_thread(descriptors, [], done.set)
-    await done.wait()
+    close_in_thread(descriptors, [] if mappings is None else mappings, done.set)
+    with trio.CancelScope(shield=True):  # for as long as the system takes
+        await done.wait()
 
 
 def wait_until_idle() -> bool:

@@ -112,9 +112,14 @@ class BatchAreas:
             generation = self._serving()
             if generation is not None and generation.loss is None:
                 area.area.unregister(generation)
-            area.closed = True
-            area.area.close_in_thread()
-            del area.bytes
+            _close_in_thread(area)
+
+    def close_in_thread(self) -> None:
+        """Release the memory of all areas in a thread; the worker, which is gone, is not told."""
+        for area in self._areas:
+            _close_in_thread(area)
+        self._areas.clear()
+        self._idle.clear()
 
     def close(self) -> None:
         """Close every descriptor, and release the memory."""
@@ -122,6 +127,12 @@ class BatchAreas:
             _close(area)
         self._areas.clear()
         self._idle.clear()
+
+
+def _close_in_thread(area: BatchArea) -> None:
+    area.closed = True
+    del area.bytes
+    area.area.close_in_thread()
 
 
 def _close(area: BatchArea) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import mmap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol
 
@@ -279,11 +280,20 @@ class StagingPool:
         return sum(map(len, self._free.values())) == self._slots
 
     def close(self) -> None:
-        """Unmap the area."""
+        """Unmap the area. Can be called twice."""
+        if not self.closed:
+            self._end()
+            # A cancelled caller's copy may still use its slot: then the map is closed with the last of its views.
+            with contextlib.suppress(BufferError):
+                self.memory.close()
+
+    def part(self) -> tuple[int, mmap.mmap]:
+        """Close the pool, but leave the descriptor and the mapping of the area to the caller."""
+        self._end()
+        return self.memory.part()
+
+    def _end(self) -> None:
         for slots in self._free.values():
             slots.clear()
         self.closed = True
         del self.bytes, self.words
-        # A cancelled caller's copy may still use its slot: then the map is closed with the last of its views.
-        with contextlib.suppress(BufferError):
-            self.memory.close()

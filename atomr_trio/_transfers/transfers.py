@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._generation.core import DeviceCore, DevicePart
+from .._supervision.closing import closed
 from .batch_areas import BatchAreas
 from .crew import Crew
 from .pinned import PinnedMemory
@@ -60,8 +61,13 @@ class Transfers(DevicePart):
         return fill(array, value)
 
     async def give_back(self) -> None:
-        """Give the memory of pinned arrays that were collected back to the system."""
+        """Give the memory of all areas, and of pinned arrays that were collected, back to the system."""
         self.pinned.collect(tell=False)
+        self.batch_areas.close_in_thread()
+        descriptor, mapped = self.staging.part()
+        mappings = [mapped]
+        del mapped  # or this frame would have the last reference
+        await closed([descriptor], mappings)
 
     def close(self) -> None:
         """Close the descriptors of all areas; those of pinned arrays that live on stay mapped."""

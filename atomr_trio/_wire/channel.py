@@ -128,6 +128,13 @@ class SharedMemory:
             os.close(descriptor)
             raise
 
+    def part(self) -> tuple[int, mmap.mmap]:
+        """Return the descriptor and the mapping, for the caller to close; views keep the mapping."""
+        parts = self.descriptor, self.map
+        self.descriptor = -1
+        del self.bytes, self.map
+        return parts
+
     def close(self) -> None:
         """Unmap and close; no view may be left. Can be called twice."""
         if self.descriptor >= 0:
