@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING
 import outcome
 
 from .._compiling.caching import Answer, Origin
-from .._compiling.compiler import CompiledProgram, check_source
+from .._compiling.compiler import CompiledProgram
 from .._compiling.options import NvrtcOptions, resolve_target
-from .._compiling.service import CompileService, Waiter
+from .._compiling.service import CompileService, Waiter, digest_of_long, is_long
 from .._generation.core import DeviceCore, DevicePart
 from .._supervision.mailbox import Request
 from .._supervision.states import RequestState
+from .._supervision.threads import in_thread_if
 from .._values.errors import DeviceError, InvalidArgument
 from .._values.events import CompileFinished, CompileStarted
 
@@ -43,13 +44,16 @@ class Compiling(DevicePart):
 class _CompileRequest(Request):
     """One compile. It belongs to no generation: a loss does not affect it."""
 
-    __slots__ = ("_began", "_compiling", "_device", "_options", "_source", "_target", "_waiter")
+    __slots__ = ("_began", "_compiling", "_device", "_digest", "_options", "_source", "_target", "_waiter")
 
-    def __init__(self, device: DeviceCore, source: str, options: NvrtcOptions, target: str) -> None:
+    def __init__(
+        self, device: DeviceCore, source: str, options: NvrtcOptions, target: str, digest: bytes | None
+    ) -> None:
         super().__init__("nvrtc.compile", lane=None)
         self._device = device
         self._compiling = device.part(Compiling)
         self._source = source
+        self._digest = digest
         self._options = options
         self._target = target
         self._began = 0.0
@@ -60,7 +64,8 @@ class _CompileRequest(Request):
         self._began = time.monotonic()
         self._compiling.requests.add(self)
         self._device.events.publish(CompileStarted(program=self._options.name, target=self._target))
-        self._waiter = self._compiling.service.submit(self._source, self._options, self._target, self._deliver)
+        service = self._compiling.service
+        self._waiter = service.submit(self._source, self._options, self._target, self._deliver, self._digest)
 
     def give_up(self) -> None:
         """Abandon the compile. It ends as well, unless other requests wait for it."""
@@ -105,10 +110,10 @@ async def compiled(device: DeviceCore, source: str, options: NvrtcOptions) -> Co
     """
     device.home.check_task()
     device.check_open()
-    check_source(source)
+    digest = await in_thread_if(is_long(source), digest_of_long, source)
     info = device.info
     target = resolve_target(options.arch, info.capability, info.backend != "sim")
-    request = _CompileRequest(device, source, options, target)
+    request = _CompileRequest(device, source, options, target, digest)
     try:
         program: CompiledProgram = await device.actor("nvrtc").mailbox.ask(request)
     except DeviceError as error:

@@ -35,7 +35,8 @@ from .._wire.records.sequences import pack_words
 from .batch_sender import BatchSender, ShortLaunches
 from .known import Question, question_of
 from .launching import AwaitedLaunch, LaunchPath
-from .verbs import Library, Outgoing
+from .outgoing import Outgoing
+from .verbs import Library
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation

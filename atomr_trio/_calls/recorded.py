@@ -15,7 +15,8 @@ from .._arrays.memory import DeviceMemory
 from .._generation.requests import CommandRequest
 from .._values.errors import InvalidArgument
 from .._values.util import known
-from .verbs import Library, Outgoing, flat, number_of
+from .outgoing import Outgoing, number_of
+from .verbs import Library, flat
 
 if TYPE_CHECKING:
     from .._generation.core import DeviceCore

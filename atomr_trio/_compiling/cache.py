@@ -19,7 +19,7 @@ import struct
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
@@ -31,6 +31,7 @@ from atomr_trio._compiling.compiler import CompiledProgram, CompressedText
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._compiling.told import of_plain, plain
 from atomr_trio._values.errors import InvalidArgument
+from atomr_trio._values.long_texts import cuts
 from atomr_trio._values.parameters import Elements, Parameter, ParameterKind
 from atomr_trio._values.signatures import KernelSignature
 
@@ -88,14 +89,18 @@ class NvrtcCacheKey:
         # The bundled headers' folder would have to be asked of the library; what is read there is among the headers.
         flags = attrs.evolve(options, bundled_headers=False).flags(target)
         read = [(name, content.hex()) for name, content in headers]
-        parts = (_FORMAT, source, options.identity(), flags, target, nvrtc_version, nvrtc_build, read)
-        return cls(hashlib.sha256(_as_bytes(parts)).digest())
+        parts = (options.identity(), flags, target, nvrtc_version, nvrtc_build, read)
+        written = hashlib.sha256(f'[{_FORMAT}, "'.encode())
+        for piece in cuts(source):
+            written.update(_as_bytes(piece)[1:-1])
+        written.update(b'", ' + _as_bytes(parts)[1:])
+        return cls(written.digest())
 
 
-def _as_bytes(parts: Sequence[object]) -> bytes:
+def _as_bytes(value: object) -> bytes:
     """Return lists, texts, numbers and None as bytes, different for any two values. Raises TypeError for others."""
     # Not escaped: half of a surrogate pair could not be written otherwise.
-    return json.dumps(parts, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
 # ---------------------------------------------------------------------------------------------------- entries

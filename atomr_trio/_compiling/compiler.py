@@ -30,6 +30,7 @@ from atomr_trio._compiling.nvrtc_library import error_context, nvrtc_errors, nvr
 from atomr_trio._compiling.options import NvrtcOptions, check_options
 from atomr_trio._compiling.told import Told
 from atomr_trio._values.errors import CompileError, InvalidArgument
+from atomr_trio._values.long_texts import cuts, encoded
 from atomr_trio._values.signatures import KernelSignature, parse_signatures
 
 __all__ = [
@@ -158,7 +159,9 @@ def check_source(source: object) -> str:
     if "\0" in source:
         raise InvalidArgument(f"the source contains a NUL character at position {source.index(chr(0))}")
     try:
-        source.encode()
+        if not source.isascii():
+            for piece in cuts(source):
+                piece.encode()
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"the source is not valid Unicode: {error}") from error
     return source
@@ -282,10 +285,10 @@ def _program(
 ) -> Iterator[ctypes.c_void_p]:
     """Create an NVRTC program, and destroy it in any case."""
     program = nvrtc.nvrtcProgram()
-    titled = _plain if _precompiles_headers(options) else _titled
-    headers = dict(_placed(options.headers, titled)) | dict(more_headers or {})
+    title = _no_title if _precompiles_headers(options) else _title
+    headers = dict(_placed(options.headers, title)) | dict(more_headers or {})
     nvrtc.nvrtcCreateProgram(
-        *(ctypes.byref(program), titled(options.name, source).encode(), f"{NOWHERE}source".encode()),
+        *(ctypes.byref(program), encoded(title(options.name), source), f"{NOWHERE}source".encode()),
         *(len(headers), _strings(headers.values()), _strings(headers)),
     )
     try:
@@ -296,22 +299,22 @@ def _program(
         nvrtc.nvrtcDestroyProgram.status(ctypes.byref(program))
 
 
-def _placed(headers: Iterable[tuple[str, str]], titled: Callable[[str, str], str]) -> Iterator[tuple[str, str]]:
+def _placed(headers: Iterable[tuple[str, str]], title: Callable[[str], str]) -> Iterator[tuple[str, str]]:
     """Move headers in memory to where they have no neighbours; under its own name, each leads there."""
     for name, text in headers:
         yield name, f"#include <{NOWHERE}{name}>\n"
-        yield f"{NOWHERE}{name}", titled(name, text)
+        yield f"{NOWHERE}{name}", title(name) + text
 
 
-def _titled(name: str, text: str) -> str:
-    """Return a text that states its own name."""
-    return f'#line 1 "{name}"\n{text}'
+def _title(name: str) -> str:
+    """Return what stands before a text that states its own name."""
+    return f'#line 1 "{name}"\n'
 
 
-def _plain(name: str, text: str) -> str:
-    """Return a text that does not state its name. NVRTC precompiles no header after a `#line`; without one, `__FILE__`
-    is wrong."""
-    return text
+def _no_title(name: str) -> str:
+    """Return what stands before a text that does not state its name. NVRTC precompiles no header after a `#line`;
+    without one, `__FILE__` is wrong."""
+    return ""
 
 
 def _precompiles_headers(options: NvrtcOptions) -> bool:

@@ -17,6 +17,8 @@ from typing import Final
 
 import attrs
 
+from atomr_trio._values.long_texts import in_turn
+
 __all__ = [
     "ASKS",
     "CLOCKS",
@@ -105,14 +107,14 @@ def may_ask(directives: Sequence[bytes], known: Iterable[bytes] = ()) -> bool:
 
 def may_tell_the_time(texts: Sequence[bytes]) -> bool:
     """Tell whether a text has the time or the date in it, or has the pieces for `##` to make that."""
-    return any(map(CLOCKS.search, texts)) or _can_make(_CLOCK_WORDS, texts)
+    return any(CLOCKS.search(text) for text in in_turn(texts)) or _can_make(_CLOCK_WORDS, texts)
 
 
 def _can_make(words: tuple[bytes, ...], texts: Sequence[bytes]) -> bool:
-    beginnings = {piece for text in texts for piece in _SHORT.findall(text)}
+    beginnings = {piece for text in in_turn(texts) for piece in _SHORT.findall(text)}
     if not any(word.startswith(piece) and piece != word for piece in beginnings for word in words):
         return False
-    found = {piece for text in texts for piece in _IDENTIFIER.findall(text)}
+    found = {piece for text in in_turn(texts) for piece in _IDENTIFIER.findall(text)}
     return any(
         _is_made_of({piece for piece in found if piece in word and not ASKS.search(piece)}, word) for word in words
     )

@@ -58,6 +58,7 @@ from atomr_trio._compiling.directives import (
 from atomr_trio._compiling.flags import parse_flags
 from atomr_trio._compiling.listing import Account, Unknowable, Use
 from atomr_trio._compiling.options import NvrtcOptions
+from atomr_trio._values.long_texts import in_turn, pieces
 
 __all__ = ["Dependence", "Looks", "Snapshot", "dependence", "look_before", "pack", "take_snapshot", "unpack"]
 
@@ -81,14 +82,15 @@ def dependence(source: str, options: NvrtcOptions) -> Dependence:
     """Tell what a compile depends on. It errs on the safe side: an `#include` in a comment counts."""
     if any(option.lstrip("-").startswith(_FILE_OPTIONS + _OUTPUT_OPTIONS) for option in options.extra_options):
         return Dependence.UNKNOWN
-    texts = [usual(text.encode()) for text in (source, *(text for _, text in options.headers))]
+    whole = (source, *(text for _, text in options.headers))
+    texts = [usual(piece.encode()) for text in whole for piece in pieces(text)]
     macros = [text.encode() for text in _macros(options)]
     if may_ask((*texts, *macros)) or may_tell_the_time((*texts, *macros)) or any(map(ASKS.search, macros)):
         return Dependence.HEADERS
     if any("\n" in each for each in options.name_expressions):
         return Dependence.HEADERS
     in_memory = {name for name, _ in options.headers}
-    for text in texts:
+    for text in in_turn(texts):
         if included_names(text) - in_memory or computes_names(text) or ASKS.search(text):
             return Dependence.HEADERS
     return Dependence.NOTHING

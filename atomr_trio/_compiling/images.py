@@ -11,14 +11,15 @@ from __future__ import annotations
 import enum
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
 import attrs
 
 from .._values.errors import InvalidArgument
-from .._values.signatures import KernelSignature, code_of, parse_signatures
+from .._values.long_texts import PTX_PIECE, in_turn, joined, pieces
+from .._values.signatures import KernelSignature, codes_of, parse_signatures, unclosed
 from .told import with_reads, with_types
 
 __all__ = ["Image", "ImageKind", "read_image", "variables_of"]
@@ -74,7 +75,7 @@ def _refuse(problem: str, advice: str | None = None) -> NoReturn:
 
 _HEADER = re.compile(r"\s*\.version\s+(\d+)\.(\d+)\s.*?\.target\s+(\w+)", re.DOTALL)
 _VARIABLE = re.compile(
-    r"(?<![\w.])\.(?:global|const)\s+(?:\.(?:align\s+\w+|attribute\s*\([^)]*\)|v[24])\s+)*\.\w+\s+([A-Za-z_$%][\w$]*)"
+    r"\.(?<![\w.]\.)(?:global|const)\s+(?:\.(?:align\s+\w+|attribute\s*\([^)]*\)|v[24])\s+)*\.\w+\s+([A-Za-z_$%][\w$]*)"
 )
 
 _OF_COMPILER: Final = ("$", "__unnamed_")
@@ -88,33 +89,34 @@ _VISIBLE = re.compile(
 
 
 def _read_ptx(data: bytes) -> Image:
-    text = data.rstrip(b"\0")
-    if not text.strip():
+    text = data.rstrip(b"\0") if data.endswith(b"\0") else data
+    if not text or text.isspace():
         _refuse("it is empty")
     try:
-        code = code_of(text.decode())
+        codes = codes_of(piece.decode() for piece in pieces(text, PTX_PIECE))
     except UnicodeDecodeError:
-        code = ""
-    header = _HEADER.match(code)
-    if header is None or "\0" in code:
+        codes = [""]
+    header = _HEADER.match(codes[0])
+    if header is None or any("\0" in code for code in in_turn(codes)):
         _refuse("it is neither PTX nor a cubin, a fatbin or LTO-IR, by its first bytes")
-    if code.count("{") != code.count("}"):
+    if sum(map(unclosed, in_turn(codes))):
         _refuse("it is PTX that ends in the middle of a function, or of a list of values")
-    ptx = text.decode()
-    signatures = {name: with_types(each, None) for name, each in parse_signatures(ptx).items()}
-    entries = with_reads(signatures, ptx)
+    found = (each for code in in_turn(codes) for each in parse_signatures(code).items())
+    entries = with_reads({name: with_types(each, None) for name, each in found}, codes)
     target = header[3].replace("sm_", "compute_")
-    definitions = tuple(dict.fromkeys(_VISIBLE.findall(code)))
-    return Image(ImageKind.PTX, text + b"\0", target, entries, tuple(entries), _variables_in(code), definitions)
+    definitions = tuple(dict.fromkeys(name for code in in_turn(codes) for name in _VISIBLE.findall(code)))
+    whole = data if len(data) == len(text) + 1 else joined(text, b"\0")
+    return Image(ImageKind.PTX, whole, target, entries, tuple(entries), _variables_in(codes), definitions)
 
 
 def variables_of(ptx: str) -> tuple[str, ...]:
     """Return the names of the variables that a PTX text declares in global and constant memory."""
-    return _variables_in(code_of(ptx))
+    return _variables_in(codes_of(pieces(ptx, PTX_PIECE)))
 
 
-def _variables_in(code: str) -> tuple[str, ...]:
-    return tuple(name for name in dict.fromkeys(_VARIABLE.findall(code)) if not name.startswith(_OF_COMPILER))
+def _variables_in(codes: Iterable[str]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for code in in_turn(codes) for name in _VARIABLE.findall(code))
+    return tuple(name for name in names if not name.startswith(_OF_COMPILER))
 
 
 # --------------------------------------------------------------------------------------------------------------- cubin

@@ -7,8 +7,10 @@ and conditions are not followed: what is found may be too little, and what is as
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Final
+
+from atomr_trio._values.long_texts import in_turn, pieces
 
 __all__ = ["kernels_in", "parameter_names"]
 
@@ -39,8 +41,8 @@ _WORD = re.compile(r"[A-Za-z_]\w*")
 
 def kernels_in(source: str) -> tuple[str, ...]:
     """Return the names of the kernels that a source seems to declare as ``extern "C"``."""
-    code = _without_comments(source)
-    in_block = _C_BLOCK.search(code) is not None
+    parts = _without_comments(source)
+    code, in_block = _around_kernels(parts), any(_C_BLOCK.search(part) for part in in_turn(parts))
     return tuple(dict.fromkeys(name for name, before, _ in _declared(code) if _is_of_c(before, in_block=in_block)))
 
 
@@ -49,13 +51,25 @@ def parameter_names(source: str, kernel: str) -> tuple[str, ...]:
     wanted = _NAME_BEFORE.search(kernel.partition("<")[0])
     if wanted is None:
         return ()
-    found = {tuple(names) for name, _, names in _declared(_without_comments(source)) if name == wanted[1]}
+    found = {
+        tuple(names) for name, _, names in _declared(_around_kernels(_without_comments(source))) if name == wanted[1]
+    }
     lists = [names for names in found if all(names)]
     return lists[0] if len(found) == 1 and lists else ()
 
 
-def _without_comments(source: str) -> str:
-    return _COMMENT_OR_TEXT.sub(lambda match: match[0] if match[0].startswith('"') else " ", source)
+def _without_comments(source: str) -> list[str]:
+    """Return a source in pieces, without comments."""
+    return [
+        _COMMENT_OR_TEXT.sub(lambda match: match[0] if match[0].startswith('"') else " ", piece)
+        for piece in pieces(source)
+    ]
+
+
+def _around_kernels(parts: Sequence[str]) -> str:
+    """Return those parts of a long source that declare a kernel, and their neighbours."""
+    near = {at for index, part in enumerate(parts) if "__global__" in part for at in range(index - 1, index + 2)}
+    return "".join(part if at in near else "\n" for at, part in enumerate(parts))
 
 
 def _is_of_c(before: str, *, in_block: bool) -> bool:

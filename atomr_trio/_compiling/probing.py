@@ -18,6 +18,8 @@ from atomr_trio._compiling.compiler import CompiledProgram, Prepare
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._compiling.probe import can_probe, likely_kernels, probe_rest
 from atomr_trio._compiling.told import Told, with_reads, with_types
+from atomr_trio._values.long_texts import PTX_PIECE, pieces
+from atomr_trio._values.signatures import codes_of
 
 __all__ = ["Probe", "Probing"]
 
@@ -95,6 +97,5 @@ class Probing:
         if not self._options.signatures:
             entries = dict(program.entries)
         told = self._told if program.ltoir is not None else {}
-        return attrs.evolve(
-            program, entries=with_reads(entries, program.ptx.decode()), told=MappingProxyType(dict(told))
-        )
+        codes = codes_of(pieces(program.ptx.decode(), PTX_PIECE))
+        return attrs.evolve(program, entries=with_reads(entries, codes), told=MappingProxyType(dict(told)))

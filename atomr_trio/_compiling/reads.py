@@ -130,6 +130,8 @@ def proven_reads(ptx: str, pointers: Mapping[str, frozenset[int]]) -> dict[str, 
 def _body(code: str, at: int) -> str:
     """Return what stands between the braces that open next."""
     start = code.find("{", at)
+    if start < 0:
+        raise _Unprovable
     depth = 0
     for match in re.compile(r"[{}]").finditer(code, start):
         depth += 1 if match[0] == "{" else -1

@@ -9,11 +9,12 @@ requests that joined late are made again when it is over, which is quick if noth
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import os
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import attrs
 import outcome
@@ -24,14 +25,35 @@ from atomr_trio._compiling.compiler import check_source
 from atomr_trio._compiling.headers import Dependence
 from atomr_trio._compiling.options import NvrtcOptions
 from atomr_trio._values.errors import AtomrInternalError, DeviceError, InvalidArgument, OutOfHostMemory, fresh
+from atomr_trio._values.long_texts import cuts
 from atomr_trio._values.shortage import shortage_of
 
-__all__ = ["CompileService", "CompileStatistics", "Waiter"]
+__all__ = ["CompileService", "CompileStatistics", "Waiter", "digest_of_long", "is_long"]
 
 _log = logging.getLogger("atomr_trio.nvrtc")
 
 Deliver: TypeAlias = Callable[["outcome.Outcome[Answer]"], None]
-_Key: TypeAlias = tuple[str, NvrtcOptions, str]
+_Key: TypeAlias = tuple[str | bytes, NvrtcOptions, str]
+"""The source, or the digest of a long one; the options; the target."""
+
+_LONG: Final = 1 << 20
+"""The characters of a source that is checked, and made a digest of, in a thread."""
+
+
+def is_long(source: object) -> bool:
+    """Return whether the digest of a source should be made in a thread."""
+    return isinstance(source, str) and len(source) >= _LONG
+
+
+def digest_of_long(source: str) -> bytes | None:
+    """Check a source, and return the digest that stands for it if it is long. Raises as `check_source` does."""
+    check_source(source)
+    if not is_long(source):
+        return None
+    content = hashlib.sha256()
+    for piece in cuts(source):
+        content.update(piece.encode())
+    return content.digest()
 
 
 @attrs.frozen
@@ -108,20 +130,23 @@ class CompileService:
             return service
 
     @trio.lowlevel.enable_ki_protection
-    def submit(self, source: str, options: NvrtcOptions, target: str, deliver: Deliver) -> Waiter:
+    def submit(
+        self, source: str, options: NvrtcOptions, target: str, deliver: Deliver, digest: bytes | None = None
+    ) -> Waiter:
         """Have `source` compiled and `deliver` called with the outcome, in the trio thread.
 
         `deliver` is called before `submit` returns when the result is at hand or `source` is no source text, and later
         otherwise. Failures of every kind are delivered, not raised, each waiter getting an exception object of its own;
-        they are not cached. `abandon` takes what is returned.
+        they are not cached. `abandon` takes what is returned. `digest` is that of a long source, which was checked.
         """
         waiter = Waiter(deliver)
         try:
-            check_source(source)
+            if digest is None:
+                check_source(source)
         except InvalidArgument as error:
             deliver(outcome.Error(error))
             return waiter
-        key = (source, options, target)
+        key = (source if digest is None else digest, options, target)
         answer = self._cache.get(key)
         if answer is not None:
             self._hits += 1
@@ -130,7 +155,7 @@ class CompileService:
             return waiter
         flight = self._flights.get(key)
         if flight is None:
-            self._depart(key, [waiter])
+            self._depart(key, source, [waiter])
         else:
             self._joined += 1
             waiter.flight, waiter.late = flight, flight.running
@@ -142,14 +167,14 @@ class CompileService:
 
         For the few callers that cannot await. Raises what `submit` delivers.
         """
-        check_source(source)
-        key = (source, options, target)
+        digest = digest_of_long(source)
+        key = (source if digest is None else digest, options, target)
         answer = self._cache.get(key)
         if answer is not None:
             self._hits += 1
             self._cache.move_to_end(key)
             return answer
-        job = Job(*key)
+        job = Job(source, options, target)
         try:
             result: outcome.Outcome[Answer] = outcome.Value(self._compiler.answer(job))
         except Exception as error:
@@ -195,8 +220,8 @@ class CompileService:
         self._cache.clear()
         self._compiler.forget()
 
-    def _depart(self, key: _Key, waiters: list[Waiter]) -> None:
-        flight = _Flight(key, Job(*key), trio.lowlevel.current_trio_token(), waiters)
+    def _depart(self, key: _Key, source: str, waiters: list[Waiter]) -> None:
+        flight = _Flight(key, Job(source, *key[1:]), trio.lowlevel.current_trio_token(), waiters)
         for waiter in waiters:
             waiter.flight, waiter.late = flight, False
         self._flights[key] = flight
@@ -242,13 +267,13 @@ class CompileService:
                 self._settle(waiter, result)
         late = [waiter for waiter in flight.waiters if by_files and waiter.late and waiter.wanted]
         if late:
-            self._ask_again(flight.key, late)
+            self._ask_again(flight.key, flight.job.source, late)
         self._start_waiting()
 
-    def _ask_again(self, key: _Key, waiters: list[Waiter]) -> None:
+    def _ask_again(self, key: _Key, source: str, waiters: list[Waiter]) -> None:
         flight = self._flights.get(key)
         if flight is None:
-            self._depart(key, waiters)
+            self._depart(key, source, waiters)
             return
         for waiter in waiters:
             waiter.flight, waiter.late = flight, flight.running

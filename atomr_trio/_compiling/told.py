@@ -7,7 +7,7 @@ Two things are known of a kernel beyond its PTX's sizes: the types of its parame
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ import attrs
 from atomr_trio._compiling.reads import proven_reads
 from atomr_trio._values.argument_rules import UNTOLD, Extent, typed
 from atomr_trio._values.cpp_types import Unreadable, function_type_of, integers_of, parameters_of
+from atomr_trio._values.long_texts import in_turn
 from atomr_trio._values.parameters import ParameterKind
 from atomr_trio._values.signatures import KernelSignature
 
@@ -72,9 +73,12 @@ def _extent(size: int, align: int) -> Extent:
     return Extent(size, align) if size else UNTOLD
 
 
-def with_reads(entries: Mapping[str, KernelSignature], ptx: str) -> Mapping[str, KernelSignature]:
-    """Return the kernels of a PTX text with what is proven of the arrays that they read."""
-    proven = proven_reads(ptx, {name: _pointers(signature) for name, signature in entries.items()})
+def with_reads(entries: Mapping[str, KernelSignature], codes: Iterable[str]) -> Mapping[str, KernelSignature]:
+    """Return the kernels of a PTX text, whose parts these are, with what is proven of the arrays that they read."""
+    pointers = {name: _pointers(signature) for name, signature in entries.items()}
+    proven: dict[str, frozenset[int]] = {}
+    for code in in_turn(codes):
+        proven |= proven_reads(code, pointers)
     return MappingProxyType(
         {name: _reading(signature, proven.get(name, frozenset())) for name, signature in entries.items()}
     )

@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import re
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NoReturn, TypeAlias
 
@@ -23,7 +23,15 @@ from atomr_trio._values.errors import InvalidArgument
 from atomr_trio._values.packing import converter, format_of, layout_of, refuse
 from atomr_trio._values.parameters import AddressOf, Parameter, ParameterKind, plural
 
-__all__ = ["KernelSignature", "code_of", "parse_signatures", "repacked", "signature_of_layout"]
+__all__ = [
+    "KernelSignature",
+    "code_of",
+    "codes_of",
+    "parse_signatures",
+    "repacked",
+    "signature_of_layout",
+    "unclosed",
+]
 
 
 _Bytes: TypeAlias = bytes  # for the class below, which has a field named bytes
@@ -189,6 +197,45 @@ def parse_signatures(ptx: str) -> dict[str, KernelSignature]:
 def code_of(ptx: str) -> str:
     """Return a PTX text without its strings and comments."""
     return _NOT_CODE.sub(" ", ptx)
+
+
+def codes_of(pieces: Iterable[str]) -> list[str]:
+    """Return a PTX text without its strings and comments, in parts that end behind functions; none is in two of them.
+
+    The text comes in `pieces` of whole lines.
+    """
+    codes: list[str] = []
+    held: list[str] = []
+    depth = 0
+    for piece in pieces:
+        code = code_of(piece)
+        if not held and not code.strip():
+            continue
+        depth += unclosed(code)
+        end = _end_of_last_function(code, depth)
+        if end:
+            codes.append("".join((*held, code[:end])))
+            held.clear()
+        if not end or code[end:].strip():
+            held.append(code[end:])
+    return [*codes, "".join(held)] if held or not codes else codes
+
+
+def _end_of_last_function(code: str, depth: int) -> int:
+    """Return the place behind the last brace that closes everything; 0 if there is none. `depth` is that of the end."""
+    end = len(code)
+    while (brace := code.rfind("}", 0, end)) >= 0:
+        depth -= unclosed(code[brace + 1 : end])
+        if not depth:
+            return brace + 1
+        depth += 1
+        end = brace
+    return 0
+
+
+def unclosed(code: str) -> int:
+    """Return how many braces a text opens and does not close."""
+    return code.count("{") - code.count("}")
 
 
 def signature_of_layout(name: str, layout: Sequence[Sequence[int]]) -> KernelSignature:

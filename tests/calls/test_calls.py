@@ -24,7 +24,8 @@ from atomr_trio import (
     StaleArray,
     libraries,
 )
-from atomr_trio._calls.verbs import Answer, Awaited, Batched, Library, Outgoing, Scalar, _write, verb
+from atomr_trio._calls.outgoing import Outgoing
+from atomr_trio._calls.verbs import Answer, Awaited, Batched, Library, Scalar, _write, verb
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import admission as _admission
 from atomr_trio._generation.settler import error_of

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,8 @@ from atomr_trio._calls import known_sequences
 from atomr_trio._calls.known_sequences import KnownSequences
 from atomr_trio._calls.sequences import SequenceRequest
 from atomr_trio._device.device import core_of
+from atomr_trio._generation.requests import Series
+from atomr_trio._wire.protocol import Role
 from atomr_trio._wire.records.sequences import Content, Hole, Step, pack_words, unpack_words
 from atomr_trio.testing import ReturnStatus, inject
 from support import set_constant
@@ -362,3 +365,32 @@ async def test_verbs_of_many_lanes_have_sequences_of_their_own(dev: Device) -> N
             await batch.flush()
         for result in results:
             np.testing.assert_allclose(await result.to_host(), expected)
+
+
+def weight(request: Any) -> int:
+    """Of how many calls, copies and fills a command is made."""
+    if isinstance(request, SequenceRequest):
+        return len(request.sequence.operations)
+    return request.left if isinstance(request, Series) else len(getattr(request, "parts", (1,)))
+
+
+async def test_what_is_not_sent_yet_of_a_verb_is_known_at_every_moment(dev: Device) -> None:
+    """A caller that is cancelled then leaves no array half written that nobody knows of."""
+    matrices = await dev.to_device(np.broadcast_to(np.eye(8, dtype=np.float32), (300, 8, 8)))
+    sides = await dev.to_device(np.ones((300, 8, 1), np.float32))
+    for verb, arrays in {"inv": (matrices,), "det": (matrices,), "qr": (matrices,), "lstsq": (matrices, sides)}.items():
+        for most in (1, 5, 32):
+            planner = dev.solver._planner()
+            getattr(type(planner), verb).plan(planner, *arrays)
+            planned = list(planner._requests)
+            whole, written = sum(map(weight, planned)), blocks_written(planned)
+            outgoing = planner._outgoing()
+            while outgoing.more:
+                assert len(outgoing.take(most)) <= most
+                assert sum(map(weight, outgoing.all())) == whole
+                assert blocks_written(outgoing.all()) == written
+            assert outgoing.all() == outgoing.made
+
+
+def blocks_written(requests: Sequence[Any]) -> set[object]:
+    return {block for request in requests for block, role in request.operands if role is not Role.READ}

@@ -21,8 +21,11 @@ import trio
 
 import support
 from atomr_trio import CommandFailed, OutOfHostMemory
+from atomr_trio._device.device import core_of
 from atomr_trio._supervision import closing as _closing
 from atomr_trio._transfers import copy_plan, pinned as _pinned
+from atomr_trio._transfers.staging import STAGING_BYTES
+from atomr_trio._transfers.transfers import Transfers
 from atomr_trio.libraries.modules import module as module_actor
 from atomr_trio.testing import ReturnStatus, inject
 from support import set_constant
@@ -123,6 +126,13 @@ async def test_a_call_for_each_matrix_of_a_large_stack_is_made_in_pieces(dev, ca
     first = await (result[1] if isinstance(result, tuple) else result).to_host()
     assert len(first) == STACK
     assert np.allclose(np.abs(first), np.abs(first[0]))
+
+
+async def test_what_is_read_of_a_large_stack_is_read_in_pieces(dev, calls):
+    given = await dev.to_device(np.broadcast_to(2 * np.eye(8, dtype=np.float32), (20_000, 8, 8)))
+    with calls.counting():
+        result = await dev.solver.det(given)
+    assert (result == 2**8).all()
 
 
 @pytest.mark.sim_only
@@ -278,6 +288,29 @@ async def test_memory_is_given_back_by_a_thread(dev, monkeypatch):
     await until(lambda: len(threads) == 2)
     assert threading.main_thread() not in threads
     del kept
+
+
+async def test_closing_a_device_unmaps_its_staging_memory_and_that_of_batches_in_a_thread(
+    open_test_device, monkeypatch
+):
+    emptied: list[tuple[int, bool]] = []
+    emptying = _closing._empty
+
+    def empty(mapping: Any) -> None:
+        emptied.append((len(mapping), threading.current_thread() is threading.main_thread()))
+        emptying(mapping)
+
+    monkeypatch.setattr(_closing, "_empty", empty)
+    async with open_test_device() as dev:
+        host = np.ones(12 * MIB, np.uint8)
+        async with dev.batch() as batch:
+            arrays = [batch.to_device(host) for _ in range(8)]
+            assert core_of(dev).part(Transfers).batch_areas.size
+        assert (await arrays[-1].to_host() == host).all()
+    sizes = [size for size, _ in emptied]
+    assert STAGING_BYTES in sizes
+    assert len(sizes) > 1, "the areas of the batch"
+    assert not any(in_loop for _, in_loop in emptied)
 
 
 async def test_pinned_memory_that_is_just_being_given_back_is_waited_for_where_it_is_needed(dev, monkeypatch):

@@ -12,7 +12,8 @@ import numpy.typing as npt
 import pytest
 
 from atomr_trio import Device, DeviceArray, InvalidArgument
-from atomr_trio._calls.verbs import CallRequest, JoinedRequest, Outgoing
+from atomr_trio._calls.outgoing import Outgoing
+from atomr_trio._calls.verbs import CallRequest, JoinedRequest
 from support.blas import Layout, exact, random, submitted
 
 SIZES = (1, 2, 33)

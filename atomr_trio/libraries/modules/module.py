@@ -38,6 +38,7 @@ from ..._generation.timeline import Command, CommandOwner, Operand, Unwatched
 from ..._memory.arena import Block, Chunk, ChunkState
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
+from ..._supervision.threads import in_thread_if
 from ..._values.dtypes import check_dtype
 from ..._values.errors import (
     AtomrInternalError,
@@ -48,6 +49,7 @@ from ..._values.errors import (
     StaleKernel,
 )
 from ..._values.habits import BLOCK, refuse_habits
+from ..._values.long_texts import copied, encoded
 from ..._values.shortage import host_limits
 from ..._values.signatures import KernelSignature, signature_of_layout
 from ..._values.util import Living, NoPublicConstructor, known, shown
@@ -870,11 +872,7 @@ def _store(device: DeviceCore, image: Image, more_variables: Sequence[str]) -> t
 
 async def _in_thread_if_large(size: int, work: Callable[[S], T], image: S) -> T:
     """Return the result of `work` on an image, done in another thread if the image is large."""
-    if size < _LARGE_IMAGE:
-        return work(image)
-    with contextlib.suppress(RuntimeError):  # the system has no thread left: do it here
-        return await trio.to_thread.run_sync(work, image)
-    return work(image)
+    return await in_thread_if(size >= _LARGE_IMAGE, work, image)
 
 
 async def _read(data: bytes) -> Image:
@@ -886,9 +884,9 @@ async def _content_of(image: object) -> tuple[bytes, str | None]:
     if isinstance(image, bytes):
         return image, None
     if isinstance(image, bytearray | memoryview):
-        return await _in_thread_if_large(memoryview(image).nbytes, bytes, image), None
+        return await _in_thread_if_large(memoryview(image).nbytes, copied, image), None
     if isinstance(image, str) and "\n" in image:
-        content = await _in_thread_if_large(len(image), lambda text: text.encode(errors="replace"), image)
+        content = await _in_thread_if_large(len(image), lambda text: encoded(text, errors="replace"), image)
         return content, None
     if not isinstance(image, str | os.PathLike):
         raise InvalidArgument(f"an image is bytes, the text of PTX or the path of a file, not {type(image).__name__}")

@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from ..._arrays.arrays import DeviceArray
 from ..._calls.known import is_stateful, stateful
+from ..._calls.outgoing import Outgoing
 from ..._calls.recorded import Recorded
-from ..._calls.verbs import Awaited, Batched, Outgoing, verb
+from ..._calls.verbs import Awaited, Batched, verb
 from ..._values.errors import InvalidArgument
 from ..._values.util import known, shown
 from ..._wire.protocol import LANE_COMPUTE

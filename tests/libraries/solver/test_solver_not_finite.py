@@ -27,7 +27,7 @@ from atomr_trio import (
     SingularMatrixError,
     link,
 )
-from atomr_trio._calls.verbs import Outgoing
+from atomr_trio._calls.outgoing import Outgoing
 from atomr_trio._worker.base.capture_turns import CaptureTurns
 from atomr_trio._worker.base.lanes import Command
 from atomr_trio.libraries.solver.engine import solver_engine

@@ -12,7 +12,7 @@ import pytest
 
 from atomr_trio import NotPositiveDefiniteError, SingularMatrixError
 from atomr_trio._calls.linear import broadcast
-from atomr_trio._calls.verbs import Outgoing
+from atomr_trio._calls.outgoing import Outgoing
 from support.blas import (
     DTYPES,
     MATRICES,
