@@ -156,7 +156,6 @@ class Place(NamedTuple):
 
 Step = Callable[[Place, Bounds], "Place | None"]
 """A function that returns the place behind a draw; see `step`."""
-_SHORT: Final = 4
 _new: Final = tuple.__new__
 """Makes a named tuple in half of the time."""
 
@@ -222,7 +221,8 @@ def step(place: Place, draw: str, count: int) -> Step:
     """Return a function that returns what `drawn` does, in a fraction of the time.
 
     It is a function of the place, of the same kind, and of the bounds. It returns None where `drawn` has to be asked:
-    for a place whose record is not short, for the Mersenne twisters, and near the end of the sequence.
+    for a place whose record is too long or has Poisson numbers, for the Mersenne twisters, and near the end of the
+    sequence. What it found in a record is kept for the next draw, which mostly begins where this one ends.
     """
     name, made_for = place.kind, place.ordering
     kind = KINDS[name]
@@ -234,8 +234,12 @@ def step(place: Place, draw: str, count: int) -> Step:
     words = 0 if entry is None else _words(name, entry)
     per_unit = 1 if entry is None else _per_unit(name, entry)
     units, far = numbers // per_unit, points // 2
+    known: tuple[Entry, ...] = ()
+    others = known
+    in_all: int | None = 0
 
     def behind(place: Place, bounds: Bounds) -> Place | None:
+        nonlocal known, others, in_all
         _, ordering, seed, dims, offset, record = place
         if is_quasi:
             offset += count // dims
@@ -245,24 +249,21 @@ def step(place: Place, draw: str, count: int) -> Step:
         if not record and words == 1:
             offset += units
             return _new(Place, (name, ordering, seed, dims, offset, record)) if offset < points else None
-        if offset >= far or len(record) > _SHORT:
+        if offset >= far:
             return None
-        total, others = numbers, record
-        if record and record[-1][0] == cheap:
-            total, others = numbers + record[-1][1], record[:-1]
-        if words == 1 and not others:
+        goes_on = bool(record) and record[-1][0] == cheap
+        if record is not known:
+            known, others = record, record[:-1] if goes_on else record
+            in_all = _numbers(others)
+        if in_all is None or (words == 1 and not others):
             return None
-        in_all = 0
-        for draw, many, _ in others:
-            if draw == POISSON:
-                return None
-            in_all += many
-        in_units = total // per_unit
+        in_units = (record[-1][1] + numbers if goes_on else numbers) // per_unit
         rest = in_units % slots
         kept = rest * per_unit
         record = (*others, _new(Entry, (cheap, kept, 0.0))) if kept else others
         if len(record) > bounds.entries or in_all + kept > bounds.numbers:
             return None
+        known = record
         return _new(Place, (name, ordering, seed, dims, offset + words * (in_units - rest), record))
 
     return behind
@@ -270,6 +271,12 @@ def step(place: Place, draw: str, count: int) -> Step:
 
 def _unknown_step(place: Place, bounds: Bounds) -> None:
     """Return None: `drawn` has to be asked."""
+
+
+def _numbers(record: tuple[Entry, ...]) -> int | None:
+    """Return how many numbers there are in a record; None if Poisson numbers are among them."""
+    numbers = [many for draw, many, _ in record if draw != POISSON]
+    return sum(numbers) if len(numbers) == len(record) else None
 
 
 def _fits(place: Place, bounds: Bounds) -> bool:

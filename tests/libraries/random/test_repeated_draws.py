@@ -11,7 +11,7 @@ import trio
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.random.positions import BOUNDS, Bounds, Place, drawn, step
+from atomr_trio.libraries.random.positions import BOUNDS, Bounds, Place, Step, drawn, step
 from atomr_trio.libraries.random.repeated import question_of
 from atomr_trio.testing import ReturnStatus, inject
 from support.random_host import Shadow, assert_drawn
@@ -216,24 +216,28 @@ WORDS_OF_DRAWS = ("words", "uniform32", "uniform64", "normal32", "normal64")
 @pytest.mark.parametrize("kind", ["philox", "xorwow", "mrg32k3a", "mtgp32", "sobol32", "scrambled_sobol64"])
 @pytest.mark.parametrize("bounds", [BOUNDS, Bounds(3, 500_000)], ids=["usual", "narrow"])
 def test_a_step_is_what_the_draw_does(kind: str, bounds: Bounds) -> None:
-    chance, taken = random.Random(kind), 0
+    chance, taken, longest = random.Random(kind), 0, 0
     for ordering in ("default", "legacy"):
         if kind == "mtgp32" or ("sobol" in kind and ordering == "legacy"):
             continue
         place = Place(kind, ordering, 0 if "sobol" in kind else 3, 2 if "sobol" in kind else 1)
+        steps: dict[tuple[str, int], Step] = {}
         for _ in range(600):
             draw = chance.choice(WORDS_OF_DRAWS)
             count = chance.choice((0, 2, 10, 1000, 4096, 262_144, 300_000, 2_000_000))
-            found, right = step(place, draw, count)(place, bounds), drawn(place, draw, count, 0.0, bounds)
-            if found is not None:
-                taken += 1
-                assert found == right.drawn == right.place
-            place = right.place
+            behind = steps.setdefault((draw, count), step(place, draw, count))
+            for _ in range(chance.choice((1, 1, 3))):
+                found, right = behind(place, bounds), drawn(place, draw, count, 0.0, bounds)
+                if found is not None:
+                    taken, longest = taken + 1, max(longest, len(found.record))
+                    assert found == right.drawn == right.place
+                place = found or right.place
             if chance.random() < 0.2:  # the record would be long for ever
                 place = place._replace(offset=chance.choice((0, 7, 4096, 1 << 20)), record=())
             elif chance.random() < 0.05:
                 place = drawn(place, "poisson", 10, 3000.0, bounds).place
     assert taken > 400 or kind == "mtgp32"
+    assert longest > 5 or kind not in ("philox", "xorwow", "mrg32k3a") or bounds != BOUNDS
     place = Place(kind, "default", 3, 1)
     assert step(place, "poisson", 10)(place, bounds) is None or "sobol" in kind
 
