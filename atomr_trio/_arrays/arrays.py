@@ -638,9 +638,17 @@ def view_of(
 
 
 def new_array(
-    memory: DeviceMemory, block: Block, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+    memory: DeviceMemory,
+    block: Block,
+    shape: tuple[int, ...],
+    strides: tuple[int, ...],
+    dtype: np.dtype[Any],
+    form: object | None = None,
 ) -> DeviceArray:
-    """Return a C-contiguous array of a new block, which goes back with the last array that shares it."""
+    """Return a C-contiguous array of a new block, which goes back with the last array that shares it.
+
+    `form` is what `_find_form` would return, if that is known.
+    """
     storage: Storage = _bare(Storage)
     storage.memory = memory
     storage.device = memory.device
@@ -652,7 +660,7 @@ def new_array(
     array.shape = shape
     array.strides = strides
     array.dtype = array._plain = dtype
-    array._form = None
+    array._form = form
     return array
 
 

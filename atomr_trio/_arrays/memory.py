@@ -47,10 +47,15 @@ _SHORT_OF: Final = MappingProxyType[Bound, tuple[str, str]](
 """For what an arena has run out of: how `OutOfDeviceMemory` says so, and what helps."""
 
 
-_Layout = tuple[tuple[int, ...], tuple[int, ...], int, "np.dtype[Any]"]
-"""The shape, strides, bytes and dtype of a C-contiguous array."""
+Layout = tuple[tuple[int, ...], tuple[int, ...], int, "np.dtype[Any]"]
+"""The shape, strides, bytes and dtype of a C-contiguous array. A named tuple would be slower to take apart."""
 _MOST_LAYOUTS: Final = 256
 """The most layouts of a dtype that are remembered."""
+
+
+def layout_of(array: DeviceArray) -> Layout:
+    """Return the layout of a C-contiguous array."""
+    return array.shape, array.strides, array.nbytes, array.dtype
 
 
 class DeviceMemory(DevicePart):
@@ -70,7 +75,7 @@ class DeviceMemory(DevicePart):
         self._guarded = device.options.guarded
         self._checked = bool(device.options.checks)
         self._here = device.home.here
-        self._layouts: dict[object, dict[object, _Layout]] = {}
+        self._layouts: dict[object, dict[object, Layout]] = {}
         """What `empty` has found for a dtype, as it was given, and an int or a tuple of ints."""
 
     @property
@@ -99,19 +104,30 @@ class DeviceMemory(DevicePart):
                         raise TypeError
         except (KeyError, TypeError):
             layout = self._layout_of(shape, dtype)
-        lengths, strides, nbytes, checked = layout
+        return self._make(layout, self._guarded if guarded is None else guarded, None)
+
+    @trio.lowlevel.enable_ki_protection
+    def again(self, layout: Layout, form: object) -> DeviceArray:
+        """Return a new array of this layout and form, which an earlier one of the same device had."""
+        device = self.device
+        if device.ended is not None or not self._here():
+            device.check_open()
+        return self._make(layout, self._guarded, form)
+
+    def _make(self, layout: Layout, guarded: bool, form: object) -> DeviceArray:
+        shape, strides, nbytes, dtype = layout
         if self.interop is not None:
             self.interop.collect()
         arena = self.maybe_arena or self.arena
         try:
-            block = arena.allocate(nbytes, self._guarded if guarded is None else guarded)
+            block = arena.allocate(nbytes, guarded)
         except ArenaFull as full:
             raise self._full(full) from None
         if self._checked:
-            self._describe(block, lengths, checked)
-        return new_array(self, block, lengths, strides, checked)
+            self._describe(block, shape, dtype)
+        return new_array(self, block, shape, strides, dtype, form)
 
-    def _layout_of(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> _Layout:
+    def _layout_of(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> Layout:
         """Check a shape and a dtype, and remember what they mean if the same will be found by looking them up."""
         checked = check_dtype(dtype)
         lengths, strides, nbytes = contiguous(shape, checked.itemsize)

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .._arrays.arrays import DeviceArray, Storage, check_usable
-from .._arrays.memory import DeviceMemory
+from .._arrays.memory import DeviceMemory, Layout, layout_of
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
 from .._generation.timeline import Operand
@@ -145,11 +145,9 @@ def question_of(
 class NewResult:
     """A result that is new with each call."""
 
-    shape: tuple[int, ...]
-    dtype: Any
-    role: Role
+    layout: Layout
     form: object
-    """That of the array."""
+    role: Role
 
 
 @attrs.frozen
@@ -254,9 +252,7 @@ class KnownCall:
         """Return an array for the new result."""
         new = self.new
         assert new is not None
-        result = memory.empty(new.shape, new.dtype)
-        result._form = new.form
-        return result
+        return memory.again(new.layout, new.form)
 
     def again(
         self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, result: DeviceArray | None = None
@@ -369,7 +365,7 @@ def _repeatable(
         return None
     last = len(arrays)
     words = {place: (NEW if number == last else number, more) for place, (number, more) in words.items()}
-    found = NewResult(new.shape, new.dtype, new_role, form)
+    found = NewResult(layout_of(new), form, new_role)
     return KnownCall(request, kind, len(arrays), access, words, new=found)
 
 

@@ -19,6 +19,7 @@ import attrs
 import trio
 
 from .._arrays.arrays import DeviceArray, Storage
+from .._arrays.memory import DeviceMemory, layout_of
 from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import Launch, Operand
 from .._memory.arena import Block
@@ -34,7 +35,6 @@ from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
 from .repeating import CallLauncher, ahead_launcher, call_launcher
 
 if TYPE_CHECKING:
-    from .._arrays.memory import DeviceMemory
     from .._generation.requests import Series
 
 _MOST_PARTS: Final = 8
@@ -87,7 +87,7 @@ class KnownSeries:
         place: int | tuple[int, ...],
     ) -> None:
         self._parts = tuple(parts)
-        self._made = [(each.shape, each.dtype, each._form or each._find_form()) for each in made]
+        self._made = [(layout_of(each), each._form or each._find_form()) for each in made]
         given = parts[0].arrays - len(made)
         self._access = tuple((number, role) for number, role in access if number < given)
         """The access of all parts to the arrays that it was given."""
@@ -162,12 +162,7 @@ class KnownSeries:
         return (launchers, (*arrays, *new)) if path.has_room(len(parts)) else None
 
     def _new(self, memory: DeviceMemory) -> list[DeviceArray]:
-        made = []
-        for shape, dtype, form in self._made:
-            array = memory.empty(shape, dtype)
-            array._form = form
-            made.append(array)
-        return made
+        return [memory.again(layout, form) for layout, form in self._made]
 
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, arrays: tuple[DeviceArray, ...]) -> object:

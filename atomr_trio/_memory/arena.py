@@ -257,8 +257,10 @@ class Block:
 
     def last_uses(self) -> dict[int, int]:
         """Return the tickets that the memory's next owner must wait for: the last of each lane that has touched it."""
-        uses = self.readers
-        for use in (self.reader, self.writer):
+        uses, writer = self.readers, self.writer
+        if writer is not None and not uses and self.reader is None:  # as mostly
+            return {writer[0]: writer[1]}
+        for use in (self.reader, writer):
             if use is not None:
                 lane, ticket = use
                 uses = {**uses, lane: max(ticket, uses.get(lane, 0))}
