@@ -48,7 +48,7 @@ from .._wire.protocol import (
     counter_word,
 )
 from .._wire.records.module import LAUNCH
-from .._wire.ring import MAX_RECORD, NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .._wire.ring import MAX_RECORD, NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
 from .encoder import encoder
 from .first_fills import FilledFirst, first_fill
 from .known import HostAnswer, KnownCall
@@ -120,6 +120,8 @@ nothing are given for them."""
 Call = TypeVar("Call", bound=RepeatedCall)
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
+_LAUNCH_FIELDS = struct.Struct("<Q24sI4x")
+"""The fields of an ordinary launch: its kernel, grid and block, and the dynamic shared memory."""
 _MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
@@ -377,13 +379,13 @@ class LaunchPath:
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
         encode, pack_into = encoder(kernel.signature), kernel._record.pack_into
-        engine, number, length = LAUNCH.engine_number, kernel._number, kernel._record_bytes
+        number, header = kernel._number, SAME_IN_ALL.pack(lane, LAUNCH.engine_number, verb, 0, kernel._record_bytes)
         parameters = kernel.signature.parameters
         del kernel
         last_grid: object = None
         last_block: object = None
         last_shared: object = None
-        dimensions = b""
+        constant = b""
 
         @trio.lowlevel.enable_ki_protection
         def launch(
@@ -394,7 +396,7 @@ class LaunchPath:
             arguments: tuple[object, ...],
             owner: LaunchOwner,
         ) -> bool:
-            nonlocal last_grid, last_block, last_shared, dimensions
+            nonlocal last_grid, last_block, last_shared, constant
             sent = sender.sent + 1
             if not here() or (sent > path.last_record and not path.look_again()):
                 return False
@@ -402,7 +404,8 @@ class LaunchPath:
                 known = kernel._known_dimensions(grid, block, shared)
                 if known is None:
                     return False
-                last_grid, last_block, last_shared, dimensions = grid, block, shared, known
+                last_grid, last_block, last_shared = grid, block, shared
+                constant = header + _LAUNCH_FIELDS.pack(number, known, shared)
             ticket = book.issued + 1
             values = encode(arguments, token, (lane, ticket))
             if values is None:
@@ -413,13 +416,14 @@ class LaunchPath:
                 if values is None:
                     return False
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, number, dimensions, shared, *values)
+            pack_into(slots, at, sent, ticket, constant, *values)
+            is_first = not launches
             launches.append((ticket, owner, kernel, arguments))
             book.issued = ticket
             sender.sent = words[RECORDS_SENT_WORD] = sent
             if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
                 announce()
-            if wakes and launches[0][0] == ticket:
+            if is_first and wakes:
                 wake()
             return True
 
@@ -427,13 +431,13 @@ class LaunchPath:
 
     def _prepared_launcher(self, length: int) -> Launcher:
         """Return the function of a launch with its arguments bound."""
-        path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
+        path, sender, book, here = self, self.sender, self.book, self.here
         fence_mask, wakes = self.fence_mask, self.wakes
         ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
         assert ring is not None
         slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
-        engine = LAUNCH.engine_number
-        pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{length}s").pack_into
+        header = SAME_IN_ALL.pack(lane, LAUNCH.engine_number, self.verb, 0, length)
+        pack_into = struct.Struct(f"{NEW_IN_EACH}{SAME_IN_ALL.size}s{length}s").pack_into
 
         @trio.lowlevel.enable_ki_protection
         def launch(
@@ -468,13 +472,14 @@ class LaunchPath:
             for used in prepared._reads:
                 used.reader = me
             at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, lane, engine, verb, 0, length, prepared._payload)
+            pack_into(slots, at, sent, ticket, header, prepared._payload)
+            is_first = not launches
             launches.append((ticket, owner, prepared, prepared._arguments))
             book.issued = ticket
             sender.sent = words[RECORDS_SENT_WORD] = sent
             if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
                 announce()
-            if wakes and launches[0][0] == ticket:
+            if is_first and wakes:
                 wake()
             return True
 

@@ -27,7 +27,7 @@ from .._values.errors import InvalidArgument
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, Verb
 from .._wire.ready import READY, new_identity, ready_head
 from .._wire.records.memory import BOX, COPY, COPY_WORDS, FILL, FILL_WORDS, MEMORY
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
 from .launching import LaunchPath
 
 if TYPE_CHECKING:
@@ -174,14 +174,15 @@ def _pattern(value: float, dtype: np.dtype[Any]) -> tuple[int, int, int] | None:
 def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], payload: bytes) -> _Mover:
     """Return the function of a ready record with three words, for the lane of a path. It begins and ends as others."""
     sender, book, here = path.sender, path.book, path.here
-    number = verb.number | path.verb & UNSIGNED | REPEATED
     fence_mask, wakes = path.fence_mask, path.wakes
     ring, words, announce, wake = sender.ring, sender.words, sender.announce, path.generation.settler.wake
     assert ring is not None
     slots, launches, token, lane = ring.slots, book.launches, path.token, book.index
     generation = path.generation.number
-    engine, head, length = verb.engine_number, ready_head(new_identity(), places), READY.size + len(payload)
-    pack_into = struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{_WORDS}Q{len(payload)}s").pack_into
+    number = verb.number | path.verb & UNSIGNED | REPEATED
+    header = SAME_IN_ALL.pack(lane, verb.engine_number, number, _WORDS, READY.size + len(payload))
+    head = header + ready_head(new_identity(), places)
+    pack_into = struct.Struct(f"{NEW_IN_EACH}{len(head)}s{_WORDS}Q{len(payload)}s").pack_into
 
     @trio.lowlevel.enable_ki_protection
     def move(
@@ -213,13 +214,14 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
         if read is not None:
             read.reader = me
         at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-        pack_into(slots, at, sent, ticket, lane, engine, number, _WORDS, length, head, first, second, third, payload)
+        pack_into(slots, at, sent, ticket, head, first, second, third, payload)
+        is_first = not launches
         launches.append((ticket, owner, kind, arrays))
         book.issued = ticket
         sender.sent = words[RECORDS_SENT_WORD] = sent
         if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
             announce()
-        if wakes and launches[0][0] == ticket:
+        if is_first and wakes:
             wake()
         return True
 

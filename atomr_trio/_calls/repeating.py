@@ -22,6 +22,7 @@ from __future__ import annotations
 import functools
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import trio
@@ -31,7 +32,7 @@ from .._generation.timeline import Launchable, Operand
 from .._memory.arena import Block, ChunkState
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
 from .._wire.ready import READY
-from .._wire.ring import NUMBERED_HEADER, SLOT_MASK, SLOT_SHIFT
+from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
 from .known import NEW, NUMBER, KnownCall, Source
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .launching import LaunchPath
 
 
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _NEVER: Final = -1
 """The mask of a fence that follows no record."""
 
@@ -129,14 +131,15 @@ def launch(call, given, owner, new=None, word=0, numbers=()):
     me = (lane, ticket)
 {notes}\
     at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-    pack_into(slots, at, sent, ticket, lane, engine, verb, {count}, length, head, {words}payload)
+    pack_into(slots, at, sent, ticket, head, {words}payload)
+    is_first = not launches
     launches.append((ticket, owner, call, given))
     book.issued = ticket
     usage.last_use = sent
     sender.sent = words[SENT] = sent
     if not sent & fence_mask or words[ASLEEP]:
         announce()
-    if wakes and launches[0][0] == ticket:
+    if is_first and wakes:
         wake()
     return True
 """
@@ -144,11 +147,17 @@ _ARRAY = """\
     a{i} = given[{i}]
     b{i} = a{i}._storage.block
 """
-_NEW = """\
-    word = new.address
-    if not may_take(new):
+_MAY_TAKE = """\
+    if new.chunk.state is not READY or arena.quarantine:
+        return False
+    if new.readers and new.epoch == number:
+        for other, last in new.readers.items():
+            if other != lane and words[counter_word(other)] < last:
+                return False
+    if order.others is not None and order.others.uses(new):
         return False
 """
+_NEW = "    word = new.address\n" + _MAY_TAKE
 _CHECKS = """\
     if {different}:
         if not path.admit(({operands})):
@@ -164,7 +173,8 @@ _WRITES = """\
 _TAKES = """\
     new.epoch = number
     new.writer = me
-    new.readers = {}
+    if new.readers:
+        new.readers = {}
     new.written = True
     new.fast = token
 """
@@ -202,7 +212,6 @@ def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, 
         new=_NEW if new else "",
         checks=_CHECKS.format(different=different, operands=operands) if access else "",
         notes=notes + (_TAKES if new else ""),
-        count=len(sources),
         words="".join(words).replace(" + 0, ", ", "),
     )
 
@@ -220,7 +229,7 @@ def _compiled(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...],
 
 
 _OF_FIXED = compile(
-    _TEXT.format(arrays="", new="", checks=_CHECKS_OF_FIXED, notes=_NOTES_OF_FIXED, count=0, words=""),
+    _TEXT.format(arrays="", new="", checks=_CHECKS_OF_FIXED, notes=_NOTES_OF_FIXED, words=""),
     "<a repeated call>",
     "exec",
 )
@@ -229,12 +238,12 @@ _OF_FIXED = compile(
 def call_launcher(path: LaunchPath, call: CallOnArrays) -> CallLauncher:
     """Return the function of a form of calls for the lane of a path. It holds no array."""
     code = _compiled(call.access, call.sources, call.new is not None)
-    return _launcher(path, call, code, {"may_take": _taker(path), "number": path.generation.number})
+    return _launcher(path, call, code)
 
 
 def ahead_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
     """Return the same for a call that another one follows at once, whose ticket it shares."""
-    return _launcher(path, call, _compiled(call.access, call.sources, new=False), _ahead(path, call))
+    return _launcher(path, call, _compiled(call.access, call.sources, new=False), is_ahead=True)
 
 
 def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
@@ -248,48 +257,51 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
 
     Nobody waits for such a call: another one follows at once, whose ticket it shares.
     """
-    return _launcher(path, call, _compiled_words(len(call.places)), _ahead(path, call))
-
-
-def _ahead(path: LaunchPath, call: RepeatedCall) -> dict[str, Any]:
-    """Return what is different for a call that nobody waits for."""
-    return {"fence_mask": path.fence_mask or _NEVER, "verb": call.kind.later.number | UNSIGNED | REPEATED}
+    return _launcher(path, call, _compiled_words(len(call.places)), is_ahead=True)
 
 
 @functools.lru_cache
 def _compiled_words(count: int) -> Any:
-    text = _TEXT.format(arrays="", new="", checks="", notes="", count=count, words="*numbers, ")
+    text = _TEXT.format(arrays="", new="", checks="", notes="", words="*numbers, ")
     return compile(text, "<a repeated call>", "exec")
 
 
-def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, Any]) -> CallLauncher:
+def _launcher(
+    path: LaunchPath, call: RepeatedCall, code: Any, more: Mapping[str, Any] = _NOTHING, *, is_ahead: bool = False
+) -> CallLauncher:
+    """Return the function of a text, with `more` names. Nobody waits for a call that is ahead of another one."""
     sender, book, kind, ring = path.sender, path.book, call.kind, path.sender.ring
     assert ring is not None
     words, payload = len(call.places), len(call.payload)
+    verb = kind.later.number | (UNSIGNED if is_ahead else path.verb & UNSIGNED) | REPEATED
+    header = SAME_IN_ALL.pack(book.index, kind.later.engine_number, verb, words, READY.size + payload)
+    generation = path.generation
     names: dict[str, Any] = {
         **{role.name: role for role in Role},
+        "READY": ChunkState.READY,
         "ASLEEP": WORKER_ASLEEP_WORD,
         "SENT": RECORDS_SENT_WORD,
         "SLOT_MASK": SLOT_MASK,
         "SLOT_SHIFT": SLOT_SHIFT,
         "announce": sender.announce,
+        "arena": generation.arena,
         "book": book,
-        "engine": kind.later.engine_number,
-        "fence_mask": path.fence_mask,
-        "head": call.head,
+        "counter_word": counter_word,
+        "fence_mask": path.fence_mask or _NEVER if is_ahead else path.fence_mask,
+        "head": header + call.head,
         "here": path.here,
         "lane": book.index,
         "launches": book.launches,
-        "length": READY.size + payload,
-        "pack_into": struct.Struct(f"{NUMBERED_HEADER.format}{READY.size}s{words}Q{payload}s").pack_into,
+        "number": generation.number,
+        "order": generation.order,
+        "pack_into": struct.Struct(f"{NEW_IN_EACH}{len(header + call.head)}s{words}Q{payload}s").pack_into,
         "path": path,
         "payload": call.payload,
         "sender": sender,
         "slots": ring.slots,
         "token": path.token,
         "usage": kind.usage,
-        "verb": kind.later.number | path.verb & UNSIGNED | REPEATED,
-        "wake": path.generation.settler.wake,
+        "wake": generation.settler.wake,
         "wakes": path.wakes,
         "words": sender.words,
         **more,
@@ -297,20 +309,3 @@ def _launcher(path: LaunchPath, call: RepeatedCall, code: Any, more: dict[str, A
     found: dict[str, Callable[..., bool]] = {}
     exec(code, names, found)
     return cast("CallLauncher", trio.lowlevel.enable_ki_protection(found["launch"]))
-
-
-def _taker(path: LaunchPath) -> Callable[[Block], bool]:
-    """Return a function that tells whether the lane may write a new block without waiting for anything."""
-    arena, order, words = path.generation.arena, path.generation.order, path.sender.words
-    lane, number = path.book.index, path.generation.number
-
-    def may_take(new: Block) -> bool:
-        if new.chunk.state is not ChunkState.READY or arena.quarantine:
-            return False
-        if new.readers and new.epoch == number:
-            for other, last in new.readers.items():
-                if other != lane and words[counter_word(other)] < last:
-                    return False
-        return order.others is None or not order.others.uses(new)
-
-    return may_take

@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from .._arrays.arrays import DeviceArray
 from .._generation.timeline import LaunchOwner, Operand
-from .._memory.arena import Block, ChunkState
-from .._wire.protocol import counter_word
-from .repeating import _NOTES_OF_FIXED, _TAKES, _TEXT, RepeatedCall, _launcher
+from .._memory.arena import Block
+from .repeating import _MAY_TAKE, _NOTES_OF_FIXED, _TAKES, _TEXT, RepeatedCall, _launcher
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation
@@ -53,34 +52,15 @@ def words_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher | None:
 
 def _new_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher:
     """Return that function. It holds no array of the call."""
-    generation = path.generation
-    more = {
-        "READY": ChunkState.READY,
-        "arena": generation.arena,
-        "counter_word": counter_word,
-        "number": generation.number,
-        "operands": call.blocks,
-        "order": generation.order,
-        "reads": call.reads,
-        "writes": call.writes,
-    }
+    more = {"operands": call.blocks, "reads": call.reads, "writes": call.writes}
     return cast("WordsLauncher", _launcher(path, call, _compiled(len(call.places)), more))
 
 
-_NEW = """\
-    if arena.quarantine:
-        return False
+_OF_EACH = """\
     blocks = [array._storage.block for array in new]
-    for block in blocks:
-        if block.chunk.state is not READY:
-            return False
-        if block.readers and block.epoch == number:
-            for other, last in block.readers.items():
-                if other != lane and words[counter_word(other)] < last:
-                    return False
-        if order.others is not None and order.others.uses(block):
-            return False
+    for new in blocks:
 """
+_NEW = _OF_EACH + textwrap.indent(_MAY_TAKE, "    ")
 _CHECKS = """\
     for used, _ in operands:
         if used.fast != token:
@@ -96,5 +76,5 @@ _TAKES_ALL = "    for new in blocks:\n" + textwrap.indent(_TAKES, "    ")
 def _compiled(count: int) -> CodeType:
     """Return the function for so many words: its `new` are arrays, and its `word` is all of them."""
     notes = _NOTES_OF_FIXED + _TAKES_ALL
-    text = _TEXT.format(arrays="", new=_NEW, checks=_CHECKS, notes=notes, count=count, words="*word, ")
+    text = _TEXT.format(arrays="", new=_NEW, checks=_CHECKS, notes=notes, words="*word, ")
     return compile(text, "<a call with several words>", "exec")

@@ -49,6 +49,10 @@ SLOT_MASK: Final = SLOTS - 1
 NUMBER: Final = struct.Struct("<Q")
 NUMBERED_HEADER: Final = struct.Struct("<Q" + HEADER.format[1:])
 """The record's number, then the header that every record has."""
+NEW_IN_EACH: Final = "<QQ"
+"""The format of what is new in each record: its number, and its ticket."""
+SAME_IN_ALL: Final = struct.Struct("<" + HEADER.format[2:])
+"""The header without the ticket. It is the same in all records of one launch, whose sender makes it once."""
 MAX_RECORD: Final = SLOT_BYTES - NUMBER.size
 
 GROUPS: Final = 8192

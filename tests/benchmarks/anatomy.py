@@ -20,7 +20,8 @@ import atomr_trio
 from atomr_trio._calls.encoder import encoder
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._device.device import core_of
-from atomr_trio._wire.ring import fence
+from atomr_trio._wire.records.module import LAUNCH
+from atomr_trio._wire.ring import SAME_IN_ALL, fence
 
 SOURCE = """
 extern "C" __global__ void saxpy(float a, const float *x, float *y, int n) {
@@ -84,7 +85,7 @@ async def measure(backend: str) -> None:
         show(
             "  take the arguments apart, note the ticket in the blocks", per_call(lambda: encode(arguments, token, me))
         )
-        fields = (1, 1, 0, 2, 2, 0, kernel._record_bytes, kernel._number, bytes(24), 0, *values)
+        fields = (1, 1, bytes(SAME_IN_ALL.size + LAUNCH.struct.size), *values)
         show("  pack the record", per_call(lambda: kernel._record.pack_into(record, 0, *fields)))
         show("  the fence (in a batch: for every sixteenth)", per_call(fence))
 

@@ -27,7 +27,7 @@ from ..._values.signatures import KernelSignature, repacked
 from ..._values.util import NoPublicConstructor, check_seconds, shown
 from ..._wire.protocol import Role, Verb
 from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
-from ..._wire.ring import NUMBERED_HEADER
+from ..._wire.ring import NEW_IN_EACH, SAME_IN_ALL
 from ..lanes.verbs import Lane, Lanes
 from .elements import check_elements, plain_dtype
 from .module import Module
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
 
-_RECORD_FIELDS = NUMBERED_HEADER.format + "Q24sI4x"
+_RECORD_FIELDS = f"{NEW_IN_EACH}{SAME_IN_ALL.size + LAUNCH.struct.size}s"
 _SIX = struct.Struct("<6I")
 _MOST_CHECKED = 1024
 _LARGEST_CLUSTER = 16
