@@ -56,8 +56,11 @@ from .repeating import (
     CallLauncher,
     FixedCall,
     RepeatedCall,
+    SeriesCall,
+    SeriesLauncher,
     call_launcher,
     fixed_launcher,
+    series_launcher,
     words_of_call_launcher,
 )
 
@@ -69,8 +72,8 @@ if TYPE_CHECKING:
     from .._transfers.staging import Slot
 
 
-class Launched(Launchable, Protocol):
-    """What can go the short way: a kernel, a launch with its arguments bound, a repeated call of a library."""
+class Kept(Protocol):
+    """What a path keeps a function for."""
 
     @property
     def _key(self) -> object:
@@ -78,6 +81,10 @@ class Launched(Launchable, Protocol):
 
     def _of(self, thing: Any) -> bool:
         """Return whether it is of this module or plan, and ends with it."""
+
+
+class Launched(Launchable, Kept, Protocol):
+    """What can go the short way: a kernel, a launch with its arguments bound, a repeated call of a library."""
 
 
 class LaunchedKernel(Launched, Protocol):
@@ -154,7 +161,7 @@ class LaunchPath:
         """The launch functions, by the key of their kernel (`Launcher`) or call (`CallLauncher`)."""
         self.moves: Any = None
         """Its fills and copies (`Moves`), once they are needed."""
-        self._watches: dict[object, weakref.ref[Launched]] = {}
+        self._watches: dict[object, weakref.ref[Kept]] = {}
         """Weak references to those kernels and calls, by the same keys."""
         self.sender.short_ways.add(self)
 
@@ -181,6 +188,16 @@ class LaunchPath:
             return None
         launcher = call_launcher(self, call)
         self._keep(call, launcher)
+        return launcher
+
+    def learn_series(self, series: SeriesCall) -> SeriesLauncher | None:
+        """Prepare the short way for a verb of several calls, and return it; None if it has none (yet)."""
+        if self.sender.refusing or not self.book.open:  # the first command of a lane opens it
+            return None
+        if not all(part.may_be_short(self.generation, self.book.index) for part in series.parts):
+            return None
+        launcher = series_launcher(self, series)
+        self._keep(series, launcher)
         return launcher
 
     def learn_graph(self, launch: FixedCall) -> CallLauncher:
@@ -345,7 +362,7 @@ class LaunchPath:
             return False
         return role is Role.READ or all(each[0] == lane or reached(each) for each in block.last_uses().items())
 
-    def _keep(self, what: Launched, launcher: Any) -> None:
+    def _keep(self, what: Kept, launcher: Any) -> None:
         key, launchers, watches = what._key, self.launchers, self._watches
 
         def forget(_: object) -> None:  # in any thread, at any time

@@ -21,8 +21,8 @@ from __future__ import annotations
 
 import functools
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 import trio
@@ -120,47 +120,77 @@ class CallLauncher(Protocol):
         """
 
 
-_TEXT = """
+class SeriesCall(Protocol):
+    """Several calls, one after the other, on the arrays that they are given."""
+
+    parts: tuple[KnownCall, ...]
+    access: tuple[tuple[int, Role], ...]
+    """Their access to the memory of the arrays, by their numbers."""
+    new: range
+    """The numbers of their new arrays, which come behind the others."""
+
+    @property
+    def _key(self) -> object:
+        """An object of its own, by which a path finds its function."""
+
+    def _of(self, thing: Any) -> bool:
+        """Return whether a part of it is of this module or plan, and ends with it."""
+
+
+SeriesLauncher = Callable[[SeriesCall, tuple[object, ...], Sequence["LaunchOwner"]], bool]
+"""The function of a series. It is given the arrays, and behind them the blocks of the new ones; and the owner of each
+part. It writes all records. It returns false, without any effect, if they must go the general way."""
+
+
+_BEGIN = """
 def launch(call, given, owner, new=None, word=0, numbers=()):
     sent = sender.sent + 1
     if not here() or (sent > path.last_record and not path.look_again()):
         return False
     # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-{arrays}{new}{checks}\
+"""
+_BEGIN_OF_SERIES = """
+def launch(series, given, owners):
+    sent = sender.sent + 1
+    if not here() or (sent + {count} - 1 > path.last_record and not path.has_room({count})):
+        return False
+    {calls} = series.parts
+    {owners} = owners
+"""
+_RECORD = """\
     ticket = book.issued + 1
     me = (lane, ticket)
 {notes}\
     at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-    pack_into(slots, at, sent, ticket, head, {words}payload)
+    pack_into{part}(slots, at, sent, ticket, head{part}, {words}payload{part})
     is_first = not launches
-    launches.append((ticket, owner, call, given))
+    launches.append((ticket, owner{part}, call{part}, given))
     book.issued = ticket
-    usage.last_use = sent
+    usage{part}.last_use = sent
     sender.sent = words[SENT] = sent
-    if not sent & fence_mask or words[ASLEEP]:
+    if not sent & fence_mask{part} or words[ASLEEP]:
         announce()
     if is_first and wakes:
         wake()
-    return True
 """
+_END = "    return True\n"
 _ARRAY = """\
     a{i} = given[{i}]
     b{i} = a{i}._storage.block
 """
 _MAY_TAKE = """\
-    if new.chunk.state is not READY or arena.quarantine:
+    if {new}.chunk.state is not READY or arena.quarantine:
         return False
-    if new.readers and new.epoch == number:
-        for other, last in new.readers.items():
+    if {new}.readers and {new}.epoch == number:
+        for other, last in {new}.readers.items():
             if other != lane and words[counter_word(other)] < last:
                 return False
-    if order.others is not None and order.others.uses(new):
+    if order.others is not None and order.others.uses({new}):
         return False
 """
-_NEW = "    word = new.address\n" + _MAY_TAKE
 _CHECKS = """\
     if {different}:
-        if not path.admit(({operands})):
+        if not path.admit(({operands})){more}:
             return False
         sent = sender.sent + 1  # fills of new arrays may have been sent
 """
@@ -171,12 +201,12 @@ _WRITES = """\
         b{i}.readers = {{}}
 """
 _TAKES = """\
-    new.epoch = number
-    new.writer = me
-    if new.readers:
-        new.readers = {}
-    new.written = True
-    new.fast = token
+    {new}.epoch = number
+    {new}.writer = me
+    if {new}.readers:
+        {new}.readers = {{}}
+    {new}.written = True
+    {new}.fast = token
 """
 _CHECKS_OF_FIXED = """\
     for used in blocks:
@@ -190,7 +220,7 @@ _CHECKS_OF_FIXED = """\
             return False
         sent = sender.sent + 1
 """
-_NOTES_OF_FIXED = """\
+NOTES_OF_FIXED: Final = """\
     for used in writes:
         used.writer = me
         if used.readers:
@@ -200,56 +230,103 @@ _NOTES_OF_FIXED = """\
 """
 
 
-def _text(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], *, new: bool) -> str:
-    """Return the text of the function for calls with this access to their arrays."""
-    named = dict.fromkeys([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
-    operands = "".join(f"(b{i}, {role.name}), " for i, role in access)
-    different = " or ".join(f"b{i}.fast != token" for i, _ in access)
-    notes = "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
-    words = (_word(i, more) for i, more in sources)
-    return _TEXT.format(
-        arrays="".join(_ARRAY.format(i=i) for i in named),
-        new=_NEW if new else "",
-        checks=_CHECKS.format(different=different, operands=operands) if access else "",
-        notes=notes + (_TAKES if new else ""),
-        words="".join(words).replace(" + 0, ", ", "),
-    )
+_Access = tuple[tuple[int, Role], ...]
 
 
-def _word(i: int, more: int) -> str:
-    """Return a word of a record, by its source, and a comma."""
-    if i == NUMBER:
-        return f"numbers[{more}], "
-    return f"word + {more}, " if i == NEW else f"b{i}.address + a{i}._offset + {more}, "
+def function_of(checks: str, notes: str, words: str) -> CodeType:
+    """Return the function that writes one record: what it looks at, what it notes in blocks, and the words."""
+    record = _RECORD.format(part="", notes=notes, words=words)
+    return compile(_BEGIN + checks + record + _END, "<a repeated call>", "exec")
+
+
+def may_take(new: str) -> str:
+    """Return the lines that leave if the lane may not write the block of this name, which is new, without waiting."""
+    return _MAY_TAKE.format(new=new)
+
+
+def takes(new: str) -> str:
+    """Return the lines by which such a block becomes the lane's own."""
+    return _TAKES.format(new=new)
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(access: tuple[tuple[int, Role], ...], sources: tuple[Source, ...], new: bool) -> Any:
-    return compile(_text(access, sources, new=new), "<a repeated call>", "exec")
+def _compiled(access: _Access, sources: tuple[Source, ...], is_new: bool) -> CodeType:
+    looks = _arrays([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
+    new = "    word = new.address\n" + may_take("new") if is_new else ""
+    notes = _notes(access) + (takes("new") if is_new else "")
+    return function_of(looks + new + _checks(access), notes, _words(sources))
 
 
-_OF_FIXED = compile(
-    _TEXT.format(arrays="", new="", checks=_CHECKS_OF_FIXED, notes=_NOTES_OF_FIXED, words=""),
-    "<a repeated call>",
-    "exec",
-)
+@functools.lru_cache(maxsize=1024)
+def _compiled_series(access: _Access, parts: tuple[tuple[_Access, tuple[Source, ...]], ...], new: range) -> CodeType:
+    """Return the function of a series: it looks at all blocks, and then writes one record after the other."""
+    count, numbers = len(parts), range(len(parts))
+    text = _BEGIN_OF_SERIES.format(
+        count=count,
+        calls="".join(f"call{part}, " for part in numbers),
+        owners="".join(f"owner{part}, " for part in numbers),
+    )
+    named = [i for accesses, sources in parts for i, _ in (*accesses, *sources)]
+    text += _arrays(i for i in named if i not in new)
+    text += "".join(f"    b{i} = given[{i}]\n{may_take(f'b{i}')}" for i in new)
+    text += _checks(access, f" or not path.has_room({count})")
+    for part, (accesses, sources) in enumerate(parts):
+        taken = "" if part else "".join(takes(f"b{i}") for i in new)
+        text += "    sent += 1\n" if part else ""
+        text += _RECORD.format(part=part, notes=taken + _notes(accesses), words=_words(sources, new))
+    return compile(text + _END, "<a series of repeated calls>", "exec")
+
+
+def _arrays(numbers: Iterable[int]) -> str:
+    """Return the lines that look at each of these arrays."""
+    return "".join(_ARRAY.format(i=i) for i in dict.fromkeys(numbers))
+
+
+def _checks(access: _Access, more: str = "") -> str:
+    """Return the lines that leave if an array must be waited for, or if `more` is true behind fills of new arrays."""
+    if not access:
+        return ""
+    operands = "".join(f"(b{i}, {role.name}), " for i, role in access)
+    return _CHECKS.format(different=" or ".join(f"b{i}.fast != token" for i, _ in access), operands=operands, more=more)
+
+
+def _notes(access: _Access) -> str:
+    return "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
+
+
+def _words(sources: Sequence[Source], new: Sequence[int] = ()) -> str:
+    """Return the words of a record, each with a comma. Of the numbers in `new` there is no array, but a block."""
+    words = ""
+    for i, more in sources:
+        place = f"b{i}.address" if i in new else f"b{i}.address + a{i}._offset"
+        words += f"numbers[{more}], " if i == NUMBER else f"{'word' if i == NEW else place} + {more}, "
+    return words.replace(" + 0, ", ", ")
+
+
+_OF_FIXED: Final = function_of(_CHECKS_OF_FIXED, NOTES_OF_FIXED, "")
+_OF_WORDS: Final = function_of("", "", "*numbers, ")
 
 
 def call_launcher(path: LaunchPath, call: CallOnArrays) -> CallLauncher:
     """Return the function of a form of calls for the lane of a path. It holds no array."""
     code = _compiled(call.access, call.sources, call.new is not None)
-    return _launcher(path, call, code)
+    return cast("CallLauncher", launcher_of(path, call, code))
 
 
-def ahead_launcher(path: LaunchPath, call: KnownCall) -> CallLauncher:
-    """Return the same for a call that another one follows at once, whose ticket it shares."""
-    return _launcher(path, call, _compiled(call.access, call.sources, new=False), is_ahead=True)
+def series_launcher(path: LaunchPath, series: SeriesCall) -> SeriesLauncher:
+    """Return the function of a series for the lane of a path. Nobody waits for its parts, but for the last."""
+    parts = series.parts
+    code = _compiled_series(series.access, tuple([(each.access, each.sources) for each in parts]), series.new)
+    names = _names(path)
+    for number, part in enumerate(parts):
+        names |= _names_of_record(path, part, str(number), is_ahead=part is not parts[-1])
+    return cast("SeriesLauncher", _function(code, names))
 
 
 def fixed_launcher(path: LaunchPath, call: FixedCall) -> CallLauncher:
     """Return the function of a call that is always on the same memory, for the lane of a path. It holds no array."""
     fixed = {"blocks": call.blocks, "operands": call.operands, "reads": call.reads, "writes": call.writes}
-    return _launcher(path, call, _OF_FIXED, fixed)
+    return cast("CallLauncher", launcher_of(path, call, _OF_FIXED, fixed))
 
 
 def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher:
@@ -257,29 +334,27 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
 
     Nobody waits for such a call: another one follows at once, whose ticket it shares.
     """
-    return _launcher(path, call, _compiled_words(len(call.places)), is_ahead=True)
+    return cast("CallLauncher", _function(_OF_WORDS, _names(path) | _names_of_record(path, call, is_ahead=True)))
 
 
-@functools.lru_cache
-def _compiled_words(count: int) -> Any:
-    text = _TEXT.format(arrays="", new="", checks="", notes="", words="*numbers, ")
-    return compile(text, "<a repeated call>", "exec")
+def launcher_of(path: LaunchPath, call: RepeatedCall, code: CodeType, more: Mapping[str, Any] = _NOTHING) -> Any:
+    """Return the function of a text for the lane of a path, with `more` names."""
+    return _function(code, {**_names(path), **_names_of_record(path, call), **more})
 
 
-def _launcher(
-    path: LaunchPath, call: RepeatedCall, code: Any, more: Mapping[str, Any] = _NOTHING, *, is_ahead: bool = False
-) -> CallLauncher:
-    """Return the function of a text, with `more` names. Nobody waits for a call that is ahead of another one."""
-    sender, book, kind, ring = path.sender, path.book, call.kind, path.sender.ring
+def _function(code: CodeType, names: dict[str, Any]) -> Any:
+    exec(code, names)
+    return trio.lowlevel.enable_ki_protection(names["launch"])
+
+
+def _names(path: LaunchPath) -> dict[str, Any]:
+    """Return the names in a text that are the same for all calls."""
+    sender, book, generation, ring = path.sender, path.book, path.generation, path.sender.ring
     assert ring is not None
-    words, payload = len(call.places), len(call.payload)
-    verb = kind.later.number | (UNSIGNED if is_ahead else path.verb & UNSIGNED) | REPEATED
-    header = SAME_IN_ALL.pack(book.index, kind.later.engine_number, verb, words, READY.size + payload)
-    generation = path.generation
-    names: dict[str, Any] = {
+    return {
         **{role.name: role for role in Role},
-        "READY": ChunkState.READY,
         "ASLEEP": WORKER_ASLEEP_WORD,
+        "READY": ChunkState.READY,
         "SENT": RECORDS_SENT_WORD,
         "SLOT_MASK": SLOT_MASK,
         "SLOT_SHIFT": SLOT_SHIFT,
@@ -287,25 +362,32 @@ def _launcher(
         "arena": generation.arena,
         "book": book,
         "counter_word": counter_word,
-        "fence_mask": path.fence_mask or _NEVER if is_ahead else path.fence_mask,
-        "head": header + call.head,
         "here": path.here,
         "lane": book.index,
         "launches": book.launches,
         "number": generation.number,
         "order": generation.order,
-        "pack_into": struct.Struct(f"{NEW_IN_EACH}{len(header + call.head)}s{words}Q{payload}s").pack_into,
         "path": path,
-        "payload": call.payload,
         "sender": sender,
         "slots": ring.slots,
         "token": path.token,
-        "usage": kind.usage,
         "wake": generation.settler.wake,
         "wakes": path.wakes,
         "words": sender.words,
-        **more,
     }
-    found: dict[str, Callable[..., bool]] = {}
-    exec(code, names, found)
-    return cast("CallLauncher", trio.lowlevel.enable_ki_protection(found["launch"]))
+
+
+def _names_of_record(path: LaunchPath, call: RepeatedCall, part: str = "", *, is_ahead: bool = False) -> dict[str, Any]:
+    """Return the names of a record. Nobody waits for a call that is ahead of another one, whose ticket it shares."""
+    kind, count, size = call.kind, len(call.places), len(call.payload)
+    verb = kind.later.number | (UNSIGNED if is_ahead else path.verb & UNSIGNED) | REPEATED
+    header = SAME_IN_ALL.pack(path.book.index, kind.later.engine_number, verb, count, READY.size + size)
+    head = header + call.head
+    found = {
+        "fence_mask": path.fence_mask or _NEVER if is_ahead else path.fence_mask,
+        "head": head,
+        "pack_into": struct.Struct(f"{NEW_IN_EACH}{len(head)}s{count}Q{size}s").pack_into,
+        "payload": call.payload,
+        "usage": kind.usage,
+    }
+    return {f"{name}{part}": value for name, value in found.items()}

@@ -21,7 +21,7 @@ import trio
 from .._arrays.arrays import DeviceArray, Storage
 from .._arrays.memory import DeviceMemory, layout_of
 from .._generation.requests import CallKind, CommandRequest
-from .._generation.timeline import Launch, Operand
+from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._transfers.memory import tear_halves
@@ -31,8 +31,7 @@ from .._wire.records.calls import WORD
 from .._wire.records.memory import COPY, FILL
 from .batch_sender import BatchSender, ShortLaunches
 from .known import KnownCall, Question, _words
-from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
-from .repeating import CallLauncher, ahead_launcher, call_launcher
+from .launching import AwaitedLaunch, AwaitedLaunches
 
 if TYPE_CHECKING:
     from .._generation.requests import Series
@@ -58,12 +57,20 @@ class _Move(CommandRequest):
 
 
 class _Part(KnownCall):
-    """One command of a verb. Its arrays are all of the verb, the new ones last."""
+    """One command of a verb. Its arrays are all of the verb; of the new ones, which come last, it keeps the blocks."""
 
     __slots__ = ("number", "series")
 
     number: int
     series: KnownSeries
+
+    def operands(self, arrays: Sequence[object]) -> tuple[Operand, ...]:
+        """Return its access to these arrays and blocks."""
+        return tuple([(_block_of(arrays[number]), role) for number, role in self.access])
+
+
+def _block_of(given: object) -> Block:
+    return given if isinstance(given, Block) else cast("DeviceArray", given)._block
 
 
 @attrs.define(eq=False)
@@ -77,7 +84,7 @@ class _Begun:
 class KnownSeries:
     """The verbs of one form that are several commands."""
 
-    __slots__ = ("_access", "_made", "_parts", "_place")
+    __slots__ = ("__weakref__", "_key", "_made", "_place", "access", "new", "parts")
 
     def __init__(
         self,
@@ -86,10 +93,14 @@ class KnownSeries:
         access: Sequence[tuple[int, Role]],
         place: int | tuple[int, ...],
     ) -> None:
-        self._parts = tuple(parts)
+        self._key = object()
+        self.parts: tuple[KnownCall, ...] = tuple(parts)
+        """Its commands."""
         self._made = [(layout_of(each), each._form or each._find_form()) for each in made]
         given = parts[0].arrays - len(made)
-        self._access = tuple((number, role) for number, role in access if number < given)
+        self.new: range = range(given, given + len(made))
+        """The numbers of its new arrays."""
+        self.access: tuple[tuple[int, Role], ...] = tuple((number, role) for number, role in access if number < given)
         """The access of all parts to the arrays that it was given."""
         self._place = place
         for number, part in enumerate(parts):
@@ -128,86 +139,58 @@ class KnownSeries:
         place = self._place
         return every[place] if isinstance(place, int) else tuple([every[each] for each in place])
 
-    def _launchers(
-        self, path: LaunchPath, arrays: tuple[DeviceArray, ...], memory: DeviceMemory
-    ) -> tuple[list[CallLauncher], tuple[DeviceArray, ...]] | None:
-        """Return the functions of the parts, which will not refuse, and all arrays. None if that is not certain."""
-        parts = self._parts
-        launchers = []
-        for part in parts:
-            launcher = path.launchers.get(part._key)
-            if launcher is None:
-                if path.sender.refusing or not part.may_be_short(path.generation, path.book.index):
-                    return None
-                make = call_launcher if part is parts[-1] else ahead_launcher
-                launcher = path.learned(part, make)
-            launchers.append(launcher)
-        if not path.here():
-            return None
-        token, fresh = path.token, path.is_fresh
-        operands = [(arrays[number]._storage.block, role) for number, role in self._access]
-        for block, _ in operands:
-            if block.fast != token:
-                if not (path.book.open and path.admit(operands)):
-                    return None
-                break
-        new = self._new(memory)
-        for array in new:
-            block = array._storage.block
-            if not fresh(block):
-                if not path.admit([(block, Role.OVERWRITE)]):
-                    return None
-            else:
-                block.epoch, block.written, block.fast = path.generation.number, True, token
-        return (launchers, (*arrays, *new)) if path.has_room(len(parts)) else None
-
-    def _new(self, memory: DeviceMemory) -> list[DeviceArray]:
+    def _all_new(self, memory: DeviceMemory) -> list[DeviceArray]:
         return [memory.again(layout, form) for layout, form in self._made]
 
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, arrays: tuple[DeviceArray, ...]) -> object:
         """Send one more in a batch. Returns its result; None, without any effect, if it must go the general way."""
-        path = batch.path
-        found = None if path is None or batch.over else self._launchers(path, arrays, batch.memory)
-        if found is None:
+        launcher = batch.launchers.get(self._key)
+        if launcher is None:
+            launcher = None if batch.path is None or batch.over else batch.path.learn_series(self)
+            if launcher is None:
+                return None
+        made = self._all_new(batch.memory)
+        owners = batch.owners.get(self._key) or self._owners_in(batch)
+        if not launcher(self, (*arrays, *[each._storage.block for each in made]), owners):
             return None
-        launchers, every = found
-        for part, launcher in zip(self._parts, launchers, strict=True):
-            _must(launcher(part, every, batch.owner(part.kind, _BatchParts)))
         batch.launched = True
-        return self._result(every)
+        return self._result((*arrays, *made))
+
+    def _owners_in(self, batch: BatchSender) -> tuple[ShortLaunches, ...]:
+        """Return what receives the outcomes of the parts in a batch."""
+        owners = batch.owners[self._key] = tuple([batch.owner(part.kind, _BatchParts) for part in self.parts])
+        return owners
 
     @trio.lowlevel.enable_ki_protection
     async def repeat(self, launches: AwaitedLaunches, arrays: tuple[DeviceArray, ...]) -> object:
         """Make one more, and wait until it is done. Returns its result; None if it must go the general way."""
         await trio.lowlevel.checkpoint_if_cancelled()
         device, path = launches.device, launches.present_path()
-        actors = [device.actor_of(part.kind.later) for part in self._parts]
+        actors = [device.actor_of(part.kind.later) for part in self.parts]
         if path is None or any(each.mailbox.posted != each.mailbox.taken or each.current for each in actors):
             return None
-        found = self._launchers(path, arrays, launches.memory)
-        if found is None:
+        launcher = path.launchers.get(self._key) or path.learn_series(self)
+        if launcher is None:
             return None
-        launchers, every = found
+        made = self._all_new(launches.memory)
         errors: list[DeviceError] = []
-        for part, launcher, actor in zip(self._parts[:-1], launchers, actors, strict=False):
-            _must(launcher(part, every, _PartsAhead(actor.mailbox, errors)))
         awaited = _AwaitedPart(path, actors[-1].mailbox)
-        _must(launchers[-1](self._parts[-1], every, awaited))
+        owners: tuple[LaunchOwner, ...] = *(_PartsAhead(each.mailbox, errors) for each in actors[:-1]), awaited
+        if not launcher(self, (*arrays, *[each._storage.block for each in made]), owners):
+            return None
         await awaited.wait()
         if errors:
             raise errors[0]
-        return self._result(every)
+        return self._result((*arrays, *made))
+
+    def _of(self, thing: object) -> bool:
+        return any(part._of(thing) for part in self.parts)
 
     def note_failed(self, number: int, error: DeviceError, every: Sequence[object]) -> None:
         """Mark what is left half written, or was made of what is missing, when a part has failed."""
-        steps = [_Begun(part.operands(every)) for part in self._parts]
+        steps = [_Begun(part.operands(every)) for part in self.parts]
         tear_halves(cast("list[CommandRequest | Series]", steps), error, steps[number])
-
-
-def _must(sent: bool) -> None:
-    if not sent:
-        raise AssertionError("everything was looked at before the first record")
 
 
 def _part_of(request: CommandRequest, every: Sequence[DeviceArray], blocks: Sequence[Block]) -> _Part | None:

@@ -6,16 +6,14 @@ new array. The checks of new arrays are inline here, because a call for each wou
 
 from __future__ import annotations
 
-import functools
 import textwrap
 from collections.abc import Callable, Sequence
-from types import CodeType
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from .._arrays.arrays import DeviceArray
 from .._generation.timeline import LaunchOwner, Operand
 from .._memory.arena import Block
-from .repeating import _MAY_TAKE, _NOTES_OF_FIXED, _TAKES, _TEXT, RepeatedCall, _launcher
+from .repeating import NOTES_OF_FIXED, RepeatedCall, function_of, launcher_of, may_take, takes
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation
@@ -53,14 +51,11 @@ def words_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher | None:
 def _new_launcher(path: LaunchPath, call: WordsCall) -> WordsLauncher:
     """Return that function. It holds no array of the call."""
     more = {"operands": call.blocks, "reads": call.reads, "writes": call.writes}
-    return cast("WordsLauncher", _launcher(path, call, _compiled(len(call.places)), more))
+    return cast("WordsLauncher", launcher_of(path, call, _OF_SEVERAL, more))
 
 
-_OF_EACH = """\
-    blocks = [array._storage.block for array in new]
-    for new in blocks:
-"""
-_NEW = _OF_EACH + textwrap.indent(_MAY_TAKE, "    ")
+_BLOCKS = "    blocks = [array._storage.block for array in new]\n"
+_EACH = "    for block in blocks:\n"
 _CHECKS = """\
     for used, _ in operands:
         if used.fast != token:
@@ -69,12 +64,9 @@ _CHECKS = """\
             sent = sender.sent + 1  # fills of new arrays may have been sent
             break
 """
-_TAKES_ALL = "    for new in blocks:\n" + textwrap.indent(_TAKES, "    ")
-
-
-@functools.lru_cache
-def _compiled(count: int) -> CodeType:
-    """Return the function for so many words: its `new` are arrays, and its `word` is all of them."""
-    notes = _NOTES_OF_FIXED + _TAKES_ALL
-    text = _TEXT.format(arrays="", new=_NEW, checks=_CHECKS, notes=notes, words="*word, ")
-    return compile(text, "<a call with several words>", "exec")
+_OF_SEVERAL: Final = function_of(
+    _BLOCKS + _EACH + textwrap.indent(may_take("block"), "    ") + _CHECKS,
+    NOTES_OF_FIXED + _EACH + textwrap.indent(takes("block"), "    "),
+    "*word, ",
+)
+"""The function of all of them: its `new` are arrays, and its `word` is all words."""
