@@ -140,8 +140,8 @@ class BatchSender:
         """The short way of fills and copies, where there is one."""
         self._owners: dict[str, ShortLaunches] = {}
         self._special: dict[tuple[object, str], ShortLaunches] = {}
-        self.owners: dict[object, tuple[ShortLaunches, ...]] = {}
-        """What receives the outcomes of the calls of a series, by its key."""
+        self.owners: dict[object, Any] = {}
+        """What receives the outcomes of a call on the short way, where that is of a class of its own, by its key."""
 
     @trio.lowlevel.enable_ki_protection
     async def enter(self, *, ordered: bool) -> None:

@@ -159,7 +159,8 @@ class KnownSeries:
 
     def _owners_in(self, batch: BatchSender) -> tuple[ShortLaunches, ...]:
         """Return what receives the outcomes of the parts in a batch."""
-        owners = batch.owners[self._key] = tuple([batch.owner(part.kind, _BatchParts) for part in self.parts])
+        owners: tuple[ShortLaunches, ...] = tuple([batch.owner(part.kind, _BatchParts) for part in self.parts])
+        batch.owners[self._key] = owners
         return owners
 
     @trio.lowlevel.enable_ki_protection

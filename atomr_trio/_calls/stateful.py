@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import trio
 
@@ -156,8 +156,15 @@ class StatefulRequest(PlanRequest):
         super().command_finished(command, error, value)
 
 
-Position = tuple[StatefulPlan | None, Callable[[], dict[str, object]]]
-"""Where an execution begins: its plan, if that has a state; and a function that returns what its error tells."""
+class Plain(Protocol):
+    """A state of which an error can tell."""
+
+    def plain(self) -> dict[str, object]:
+        """Return what it tells."""
+
+
+Position = tuple[StatefulPlan | None, Plain]
+"""Where an execution begins: its plan, if that has a state; and what its error tells."""
 
 
 class _BatchExecutions(ShortLaunches):
@@ -183,7 +190,7 @@ class _BatchExecutions(ShortLaunches):
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Count them, and keep the error of the first."""
-        error.position = self.begun[0][1]()
+        error.position = self.begun[0][1].plain()
         super().launches_lost(count, error)
 
 
@@ -203,15 +210,15 @@ class _AwaitedExecution(AwaitedLaunch):
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error and wake the task."""
-        error.position = self._position[1]()
+        error.position = self._position[1].plain()
         super().launches_lost(count, error)
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
-    plan, plain = cast("Position", launch[3][-1])
+    plan, before = cast("Position", launch[3][-1])
     if plan is not None:
         plan.failed()
-    error.position = plain()
+    error.position = before.plain()
 
 
 class KnownExecution:
@@ -253,7 +260,7 @@ class KnownExecution:
         batch: BatchSender,
         arrays: tuple[DeviceArray, ...],
         state: object,
-        plain: Callable[[], dict[str, object]],
+        before: Plain,
         behind: object,
         numbers: Sequence[int] = (),
     ) -> DeviceArray | None:
@@ -269,7 +276,8 @@ class KnownExecution:
             launcher = None if batch.over else path.learn_call(call)
             if launcher is None:
                 return None
-        owner, position = batch.owner(call.kind, _BatchExecutions), (plan, plain)
+        owner: _BatchExecutions = batch.owners.get(call._key) or self._owner_in(batch)
+        position = (plan, before)
         if call.new is None:
             result = arrays[0]
             went = launcher(call, (result, position), owner, None, 0, numbers)
@@ -285,13 +293,18 @@ class KnownExecution:
             plan.begun(path.generation, behind)
         return result
 
+    def _owner_in(self, batch: BatchSender) -> _BatchExecutions:
+        owner = batch.owner(self._call.kind, _BatchExecutions)
+        batch.owners[self._call._key] = owner
+        return owner
+
     @trio.lowlevel.enable_ki_protection
     def begin(
         self,
         launches: AwaitedLaunches,
         arrays: tuple[DeviceArray, ...],
         state: object,
-        plain: Callable[[], dict[str, object]],
+        before: Plain,
         behind: object,
         numbers: Sequence[int] = (),
     ) -> tuple[AwaitedLaunch, DeviceArray] | None:
@@ -307,7 +320,7 @@ class KnownExecution:
         launcher = path.launchers.get(call._key) or path.learn_call(call)
         if launcher is None or (plan is not None and not plan.is_in(path.generation.number, state)):
             return None
-        position = (plan, plain)
+        position = (plan, before)
         awaited = _AwaitedExecution(path, mailbox, position)
         if call.new is None:
             result = arrays[0]

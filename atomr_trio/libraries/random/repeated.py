@@ -31,13 +31,8 @@ _new: Final = tuple.__new__
 _PLAIN: Final = frozenset({int, bool, str, type(None), type})
 
 
-class Question(NamedTuple):
-    """The arguments of a draw."""
-
-    key: Hashable
-    generator: RandomGenerator
-    arrays: tuple[DeviceArray, ...]
-    """Its `out`, if it was given one."""
+Question = tuple[Hashable, RandomGenerator, tuple[DeviceArray, ...]]
+"""The arguments of a draw: a key, its generator, and its `out`, if it was given one."""
 
 
 def question_of(
@@ -70,7 +65,7 @@ def question_of(
         generator = device.part(DefaultGenerator).get()
     elif type(generator) is not RandomGenerator or generator._device is not device:
         return None
-    return _new(Question, (tuple(parts), generator, arrays))
+    return tuple(parts), generator, arrays
 
 
 def _add(parts: list[Hashable], value: object) -> bool:
@@ -116,13 +111,13 @@ class KnownOwnDraw:
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
         """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
-        generator = question[1]
+        _, generator, arrays = question
         before = generator._state
         place, own, spawned = before
         behind = self._drawing.advanced(own, self._drawing.draws)
         if behind >= END:
             return None
-        result = self._execution.send(batch, question[2], None, before.plain, None, (place.seed, own))
+        result = self._execution.send(batch, arrays, None, before, None, (place.seed, own))
         if result is not None:
             generator._state = _new(State, (place, behind, spawned))
         return result
@@ -130,13 +125,13 @@ class KnownOwnDraw:
     @trio.lowlevel.enable_ki_protection
     def begin(self, launches: AwaitedLaunches, question: Question) -> tuple[AwaitedLaunch, DeviceArray] | None:
         """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
-        generator = question[1]
+        _, generator, arrays = question
         before = generator._state
         place, own, spawned = before
         behind = self._drawing.advanced(own, self._drawing.draws)
         if behind >= END:
             return None
-        begun = self._execution.begin(launches, question[2], None, before.plain, None, (place.seed, own))
+        begun = self._execution.begin(launches, arrays, None, before, None, (place.seed, own))
         if begun is not None:
             generator._state = _new(State, (place, behind, spawned))
         return begun
@@ -155,13 +150,13 @@ class KnownDraw:
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, question: Question) -> DeviceArray | None:
         """Make it once more in a batch. Returns its result; None, without any effect, if it must be planned."""
-        generator = question[1]
+        _, generator, arrays = question
         before = generator._state
         place, own, spawned = before
         behind = self._step(place, generator._bounds) or self._behind(generator, place)
         if behind is None:
             return None
-        result = self._execution.send(batch, question[2], place, before.plain, behind)
+        result = self._execution.send(batch, arrays, place, before, behind)
         if result is not None:
             generator._state = _new(State, (behind, own, spawned))
         return result
@@ -169,13 +164,13 @@ class KnownDraw:
     @trio.lowlevel.enable_ki_protection
     def begin(self, launches: AwaitedLaunches, question: Question) -> tuple[AwaitedLaunch, DeviceArray] | None:
         """Begin it once more. Returns what to wait for, and its result; None if it must be planned."""
-        generator = question[1]
+        _, generator, arrays = question
         before = generator._state
         place, own, spawned = before
         behind = self._step(place, generator._bounds) or self._behind(generator, place)
         if behind is None:
             return None
-        begun = self._execution.begin(launches, question[2], place, before.plain, behind)
+        begun = self._execution.begin(launches, arrays, place, before, behind)
         if begun is not None:
             generator._state = _new(State, (behind, own, spawned))
         return begun
@@ -200,20 +195,21 @@ def learn(
     result: object,
 ) -> None:
     """Keep a draw, if it is one call of the library, or one kernel."""
-    generator, known = question.generator, question.generator._known
-    if drawing is None or not isinstance(result, DeviceArray) or question.key in known:
+    key, generator, arrays = question
+    known = generator._known
+    if drawing is None or not isinstance(result, DeviceArray) or key in known:
         return
     found: KnownDraw | KnownOwnDraw
     if isinstance(drawing, OwnDrawing):
-        execution = KnownExecution.of(None, question.arrays, requests, made, result, drawing.places)
+        execution = KnownExecution.of(None, arrays, requests, made, result, drawing.places)
         if execution is None:
             return
         found = KnownOwnDraw(execution, drawing)
     else:
-        execution = KnownExecution.of(generator._plan, question.arrays, requests, made, result)
+        execution = KnownExecution.of(generator._plan, arrays, requests, made, result)
         if execution is None:
             return
         found = KnownDraw(execution, drawing, generator._state.place)
     if len(known) >= _MOST_KNOWN:
         del known[next(iter(known))]
-    known[question.key] = found
+    known[key] = found

@@ -231,7 +231,7 @@ class Random(_RandomVerbs, Awaited):
         self._device.home.check_task()
         question = question_of(self._device, plan, arguments, keywords)
         await self._begin_verb(plan, arguments, keywords)
-        known = None if question is None else question.generator._known.get(question.key)
+        known = None if question is None else question[1]._known.get(question[0])
         if question is not None and known is not None:
             begun = known.begin(self._launches, question)
             if begun is not None:
@@ -312,7 +312,7 @@ class BatchRandom(_RandomVerbs, Batched):
             return super()._send(plan, arguments, keywords)
         batch = known(self._batch, "this is the form of batches")
         question = question_of(self._device, plan, arguments, keywords) if batch.lane == LANE_COMPUTE else None
-        before = None if question is None else question.generator._known.get(question.key)
+        before = None if question is None else question[1]._known.get(question[0])
         if question is not None and before is not None:
             drawn = before.send(batch, question)
             if drawn is not None:
