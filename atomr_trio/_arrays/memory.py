@@ -93,9 +93,6 @@ class DeviceMemory(DevicePart):
         guarded: bool | None = None,
     ) -> DeviceArray:
         """Return a new array; see `Device.empty`."""
-        device = self.device
-        if device.ended is not None or not self._here():
-            device.check_open()
         try:
             layout = self._layouts[dtype][shape]
             if type(shape) is not int and layout[0] is not shape:
@@ -103,24 +100,22 @@ class DeviceMemory(DevicePart):
                     if type(length) is not int:  # 1.0 and True are equal to 1
                         raise TypeError
         except (KeyError, TypeError):
+            self.device.check_open()
             layout = self._layout_of(shape, dtype)
-        return self._make(layout, self._guarded if guarded is None else guarded, None)
+        return self.again(layout, None, guarded)
 
     @trio.lowlevel.enable_ki_protection
-    def again(self, layout: Layout, form: object) -> DeviceArray:
-        """Return a new array of this layout and form, which an earlier one of the same device had."""
+    def again(self, layout: Layout, form: object, guarded: bool | None = None) -> DeviceArray:
+        """Return a new array of a layout that an earlier one had, and of its form, if that is known."""
         device = self.device
         if device.ended is not None or not self._here():
             device.check_open()
-        return self._make(layout, self._guarded, form)
-
-    def _make(self, layout: Layout, guarded: bool, form: object) -> DeviceArray:
         shape, strides, nbytes, dtype = layout
         if self.interop is not None:
             self.interop.collect()
         arena = self.maybe_arena or self.arena
         try:
-            block = arena.allocate(nbytes, guarded)
+            block = arena.allocate(nbytes, self._guarded if guarded is None else guarded)
         except ArenaFull as full:
             raise self._full(full) from None
         if self._checked:

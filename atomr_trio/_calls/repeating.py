@@ -182,8 +182,8 @@ _MAY_TAKE = """\
     if {new}.chunk.state is not READY or arena.quarantine:
         return False
     if {new}.readers and {new}.epoch == number:
-        for other, last in {new}.readers.items():
-            if other != lane and words[counter_word(other)] < last:
+        for other in {new}.readers:
+            if other != lane and words[counter_word(other)] < {new}.readers[other]:
                 return False
     if order.others is not None and order.others.uses({new}):
         return False
