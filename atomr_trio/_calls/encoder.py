@@ -1,17 +1,18 @@
 """The short way from a launch's arguments to numbers, written for each kernel.
 
 A batch launches in about a microsecond, and a loop over the arguments would take as long by itself. So this file
-generates, for a kernel's parameters, the function that one would write by hand. It converts the usual types without a
-call, and returns None for all others, which `KernelSignature.pack` then converts or refuses. The text of the function
-contains only the numbers of the parameters; it contains no name from a user or a compiler.
+generates, for a kernel's parameters, the lines that one would write by hand. They convert the usual types without a
+call, and leave for all others, which `KernelSignature.pack` then converts or refuses. They contain only the numbers of
+the parameters, and no name from a user or a compiler.
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,37 +23,46 @@ from .._values.packing import integer_limits
 from .._values.parameters import Parameter, ParameterKind, item_bytes
 from .._values.signatures import KernelSignature
 
-Encode = Callable[[tuple[object, ...], int, tuple[int, int]], "tuple[object, ...] | None"]
-"""A function of the arguments, the token that their blocks must have (see `Block.fast`), and the launch's lane and
-ticket, which it notes in the blocks. It returns the value that `struct` packs for each parameter; or None, with no
-effect."""
+
+class Encoding(NamedTuple):
+    """The lines of a function that encode a kernel's arguments, `given`."""
+
+    takes: str
+    """They take the arguments apart, and change nothing. The blocks of arrays must have the `token` (`Block.fast`)."""
+    notes: str
+    """They note in the blocks the launch's lane and ticket, which are `me`."""
+    values: str
+    """The values that `struct` packs for the parameters, each with a comma."""
+    names: Mapping[str, Any]
+    """The names in these lines."""
+
 
 _FLOAT = """
     if type(a{i}) is not float:
         if type(a{i}) not in REALS{size}:
-            return None
+            {leave}
         a{i} = float(a{i})
 """
 _NARROW = (
     _FLOAT
     + """\
     if a{i} > {largest} or a{i} < -{largest}:
-        return None
+        {leave}
 """
 )
 _LARGEST = {2: 65504.0, 4: (2 - 2**-23) * 2.0**127}
 """The largest float by its size in bytes. A number that does not fit must be found before a block is changed."""
 _BOOL = """
     if a{i} is not True and a{i} is not False:
-        return None
+        {leave}
 """
 _TYPED = """
     if type(a{i}) is not int:
         if type(a{i}) not in INTEGERS:
-            return None
+            {leave}
         a{i} = int(a{i})
     if not {low} <= a{i} <= {high}:
-        return None
+        {leave}
 """
 _INTEGER = (
     _TYPED
@@ -66,12 +76,12 @@ _ARRAY = """
         {unless_plain}
         block{i} = a{i}._storage.block
         if block{i}.fast != token:
-            return None
+            {leave}
         reads{i} = {reads}
         a{i} = block{i}.address + a{i}._offset
     elif kind is int:
         if not {low} <= a{i} <= {high_address}:
-            return None
+            {leave}
         block{i} = None
         a{i} &= {mask}
     elif kind is ReadOnly or kind is Writes or kind is Strided:
@@ -79,23 +89,23 @@ _ARRAY = """
         {unless_fits}
         block{i} = a{i}._storage.block
         if block{i}.fast != token:
-            return None
+            {leave}
         reads{i} = {reads} if role is None else kind is ReadOnly
         a{i} = block{i}.address + a{i}._offset
     else:
-        return None
+        {leave}
 """
-_PLAIN = "if a{i}._plain is not D{i}: return None"
-_PLAIN_OF_TWO = "if a{i}._plain is not D{i} and a{i}._plain is not E{i}: return None"
-_PLAIN_OF_ANY = "if a{i}._plain is None: return None"
-_FITS = "if a{i}.dtype is not D{i} or (a{i}._plain is None and not strided): return None"
-_FITS_ANY = "if a{i}._plain is None and not strided: return None"
+_PLAIN = "if a{i}._plain is not D{i}: {leave}"
+_PLAIN_OF_TWO = "if a{i}._plain is not D{i} and a{i}._plain is not E{i}: {leave}"
+_PLAIN_OF_ANY = "if a{i}._plain is None: {leave}"
+_FITS = "if a{i}.dtype is not D{i} or (a{i}._plain is None and not strided): {leave}"
+_FITS_ANY = "if a{i}._plain is None and not strided: {leave}"
 _STRUCT = """
     if type(a{i}) is not bytes or len(a{i}) != {size}:
-        return None
+        {leave}
 """
 _UNKNOWN = """
-    return None
+    {leave}
 """
 _CLAIM = """
     if block{i} is not None:
@@ -127,9 +137,12 @@ _SCALARS: dict[str, Any] = {
 _OF_ARRAYS = (ParameterKind.POINTER, ParameterKind.POINTER_OR_INTEGER)
 
 
-def encoder(signature: KernelSignature) -> Encode:
-    """Return the function for the parameters of a kernel; kernels that take the same share one."""
-    return _written(tuple(map(_without_names, signature.parameters)))
+def encoding(signature: KernelSignature, leave: str) -> Encoding:
+    """Return the lines for the parameters of a kernel, which `leave` by this statement where they do not know a type.
+
+    Kernels that take the same share them.
+    """
+    return _written(tuple(map(_without_names, signature.parameters)), leave)
 
 
 def _without_names(parameter: Parameter) -> Parameter:
@@ -139,25 +152,22 @@ def _without_names(parameter: Parameter) -> Parameter:
 
 
 @functools.lru_cache(maxsize=1024)
-def _written(parameters: tuple[Parameter, ...]) -> Encode:
-    names = [f"a{index}" for index in range(len(parameters))]
-    listed = "".join(f"{name}, " for name in names)
-    text = f"def encode(arguments, token, me):\n    if len(arguments) != {len(names)}:\n        return None\n"
-    if names:
-        text += f"    {listed} = arguments\n"
+def _written(parameters: tuple[Parameter, ...], leave: str) -> Encoding:
+    values = [f"a{index}" for index in range(len(parameters))]
+    listed = "".join(f"{value}, " for value in values)
+    text = f"    if len(given) != {len(values)}:\n        {leave}\n"
+    if values:
+        text += f"    {listed} = given\n"
     classes = {"DeviceArray": DeviceArray, "ReadOnly": ReadOnly, "Writes": Writes, "Strided": Strided}
-    known: dict[str, Any] = {**classes, **_SCALARS}
+    names: dict[str, Any] = {**classes, **_SCALARS}
     proven = any(parameter.reads for parameter in parameters)
     for i, parameter in enumerate(parameters):
-        text += _part(i, parameter, known, proven=proven)
-    text += "".join(_CLAIM.format(i=i) for i, each in enumerate(parameters) if each.kind in _OF_ARRAYS)
-    text += f"    return ({listed})\n"
-    names_of_function: dict[str, Encode] = {}
-    exec(text, known, names_of_function)
-    return names_of_function["encode"]
+        text += _part(i, parameter, names, leave, proven=proven)
+    notes = "".join(_CLAIM.format(i=i) for i, each in enumerate(parameters) if each.kind in _OF_ARRAYS)
+    return Encoding(text, notes, listed, MappingProxyType(names))
 
 
-def _part(i: int, parameter: Parameter, known: dict[str, Any], *, proven: bool) -> str:
+def _part(i: int, parameter: Parameter, known: dict[str, Any], leave: str, *, proven: bool) -> str:
     """Return the lines for one parameter, and add the dtypes that they name to `known`."""
     kind, size = parameter.kind, parameter.size
     part = _NARROW if kind is ParameterKind.FLOAT and size in _LARGEST else _PARTS[kind]
@@ -166,9 +176,10 @@ def _part(i: int, parameter: Parameter, known: dict[str, Any], *, proven: bool) 
     low, high = integer_limits(parameter)
     # A number may be the address of any array, so then nothing that is proven of the others counts.
     high_address = 0 if proven and not parameter.reads else high
-    plain, fits = _checks(i, parameter, known)
+    plain, fits = _checks(i, parameter, known, leave)
     return part.format(
         i=i,
+        leave=leave,
         size=size,
         low=0 if high_address == 0 and kind in _OF_ARRAYS else low,
         high=high,
@@ -181,18 +192,21 @@ def _part(i: int, parameter: Parameter, known: dict[str, Any], *, proven: bool) 
     )
 
 
-def _checks(i: int, parameter: Parameter, known: dict[str, Any]) -> tuple[str, str]:
+def _checks(i: int, parameter: Parameter, known: dict[str, Any], leave: str) -> tuple[str, str]:
     """Return the lines that leave for an array that a parameter does not take: without a mark, and with one."""
     elements = parameter.elements
     if parameter.kind is ParameterKind.POINTER_OR_INTEGER or elements is None:
         return "pass", "pass"
     dtypes = [_dtype(name) for name in elements.dtypes]
     if not dtypes:
-        return _PLAIN_OF_ANY.format(i=i), _FITS_ANY.format(i=i)
+        return _PLAIN_OF_ANY.format(i=i, leave=leave), _FITS_ANY.format(i=i, leave=leave)
     known |= dict(zip((f"D{i}", f"E{i}"), dtypes, strict=False))
-    plain, fits = (_PLAIN if len(dtypes) == 1 else _PLAIN_OF_TWO).format(i=i), _FITS.format(i=i)
+    plain, fits = (
+        (_PLAIN if len(dtypes) == 1 else _PLAIN_OF_TWO).format(i=i, leave=leave),
+        _FITS.format(i=i, leave=leave),
+    )
     if elements.size != item_bytes(elements.dtypes[0]):
-        more = f" if a{i}.address % {elements.alignment} or a{i}.nbytes % {elements.size}: return None"
+        more = f" if a{i}.address % {elements.alignment} or a{i}.nbytes % {elements.size}: {leave}"
         plain, fits = f"{plain}\n       {more}", f"{fits}\n       {more}"
     return plain, fits
 

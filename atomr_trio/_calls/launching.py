@@ -4,9 +4,8 @@ The ordinary launch is of a loaded kernel, on arrays that only its lane has used
 (`Block.fast`), with arguments of the usual types. It needs no question, no wait and no other command, so it goes
 straight from its arguments into its slot: that takes a microsecond or two, where the general way takes thirty. A
 `LaunchPath` makes, for each kernel, a function with all constant values precomputed. In every other case the function
-returns false and has no effect, and the caller goes the general way. The function of a prepared launch begins and ends
-with the same lines as that of a kernel, and so does that of a repeated call (``repeating.py``): a call for them would
-cost a tenth of each.
+returns false and has no effect, and the caller goes the general way. The functions of a kernel and of a prepared launch
+begin and end with the same lines (``kernel_launches.py``) as that of a repeated call (``repeating.py``).
 
 A launch keeps no object alive. A path finds the function of a kernel by the kernel's key, an object that is equal only
 to itself. The function gets the kernel with each call, and is dropped when the kernel is collected.
@@ -41,16 +40,14 @@ from .._wire.protocol import (
     HEADER,
     LANE_COMPUTE,
     LANE_LIMIT,
-    RECORDS_SENT_WORD,
     UNSIGNED,
-    WORKER_ASLEEP_WORD,
     Role,
     counter_word,
 )
 from .._wire.records.module import LAUNCH
-from .._wire.ring import MAX_RECORD, NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
-from .encoder import encoder
+from .._wire.ring import MAX_RECORD
 from .first_fills import FilledFirst, first_fill
+from .kernel_launches import kernel_launcher, prepared_launcher
 from .known import HostAnswer, KnownCall
 from .repeating import (
     CallLauncher,
@@ -127,8 +124,6 @@ nothing are given for them."""
 Call = TypeVar("Call", bound=RepeatedCall)
 
 _LONGEST_PAYLOAD = MAX_RECORD - HEADER.size
-_LAUNCH_FIELDS = struct.Struct("<Q24sI4x")
-"""The fields of an ordinary launch: its kernel, grid and block, and the dynamic shared memory."""
 _MARKED = (ReadOnly, Writes, Strided)
 _FENCE_MASK = 15
 """A fence follows only every 16th launch that others follow (see ``ring.py``)."""
@@ -175,12 +170,12 @@ class LaunchPath:
     def learn(self, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a kernel, if its module is loaded and its parameters fit in a slot."""
         if kernel._key not in self.launchers and self._may_learn(kernel):
-            self._keep(kernel, self._launcher(kernel))
+            self._keep(kernel, kernel_launcher(self, kernel))
 
     def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a launch of `kernel` with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(kernel):
-            self._keep(prepared, self._prepared_launcher(kernel._record_bytes))
+            self._keep(prepared, prepared_launcher(self, kernel._record_bytes))
 
     def learn_call(self, call: KnownCall) -> CallLauncher | None:
         """Prepare the short way for a repeated call of a library, and return it; None if it has none (yet)."""
@@ -388,119 +383,6 @@ class LaunchPath:
 
     def _may_learn(self, kernel: LaunchedKernel) -> bool:
         return kernel._record_bytes <= _LONGEST_PAYLOAD and kernel._is_loaded(self.generation)
-
-    def _launcher(self, kernel: LaunchedKernel) -> Launcher:
-        path, sender, book, verb, here = self, self.sender, self.book, self.verb, self.here
-        fence_mask, wakes = self.fence_mask, self.wakes
-        ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
-        assert ring is not None
-        slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
-        encode, pack_into = encoder(kernel.signature), kernel._record.pack_into
-        number, header = kernel._number, SAME_IN_ALL.pack(lane, LAUNCH.engine_number, verb, 0, kernel._record_bytes)
-        parameters = kernel.signature.parameters
-        del kernel
-        last_grid: object = None
-        last_block: object = None
-        last_shared: object = None
-        constant = b""
-
-        @trio.lowlevel.enable_ki_protection
-        def launch(
-            kernel: LaunchedKernel,
-            grid: Dimensions,
-            block: Dimensions,
-            shared: int,
-            arguments: tuple[object, ...],
-            owner: LaunchOwner,
-        ) -> bool:
-            nonlocal last_grid, last_block, last_shared, constant
-            sent = sender.sent + 1
-            if not here() or (sent > path.last_record and not path.look_again()):
-                return False
-            if grid is not last_grid or block is not last_block or shared is not last_shared:
-                known = kernel._known_dimensions(grid, block, shared)
-                if known is None:
-                    return False
-                last_grid, last_block, last_shared = grid, block, shared
-                constant = header + _LAUNCH_FIELDS.pack(number, known, shared)
-            ticket = book.issued + 1
-            values = encode(arguments, token, (lane, ticket))
-            if values is None:
-                if not path.admit_all(arguments, parameters):
-                    return False
-                sent, ticket = sender.sent + 1, book.issued + 1
-                values = encode(arguments, token, (lane, ticket))
-                if values is None:
-                    return False
-            at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, constant, *values)
-            is_first = not launches
-            launches.append((ticket, owner, kernel, arguments))
-            book.issued = ticket
-            sender.sent = words[RECORDS_SENT_WORD] = sent
-            if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
-                announce()
-            if is_first and wakes:
-                wake()
-            return True
-
-        return launch
-
-    def _prepared_launcher(self, length: int) -> Launcher:
-        """Return the function of a launch with its arguments bound."""
-        path, sender, book, here = self, self.sender, self.book, self.here
-        fence_mask, wakes = self.fence_mask, self.wakes
-        ring, words, announce, wake = sender.ring, sender.words, sender.announce, self.generation.settler.wake
-        assert ring is not None
-        slots, launches, token, lane = ring.slots, book.launches, self.token, book.index
-        header = SAME_IN_ALL.pack(lane, LAUNCH.engine_number, self.verb, 0, length)
-        pack_into = struct.Struct(f"{NEW_IN_EACH}{SAME_IN_ALL.size}s{length}s").pack_into
-
-        @trio.lowlevel.enable_ki_protection
-        def launch(
-            prepared: LaunchedRecord,
-            grid: Dimensions,
-            block: Dimensions,
-            shared: int,
-            arguments: tuple[object, ...],
-            owner: LaunchOwner,
-        ) -> bool:
-            try:
-                if grid or block or shared or arguments:
-                    return False
-            except Exception:  # nobody can tell of an array whether it is true; the general way refuses it
-                return False
-            sent = sender.sent + 1
-            if not here() or (sent > path.last_record and not path.look_again()):
-                return False
-            # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
-            for used in prepared._blocks:
-                if used.fast != token:
-                    if not path.admit(prepared._operands):
-                        return False
-                    sent = sender.sent + 1  # fills of new arrays may have been sent
-                    break
-            ticket = book.issued + 1
-            me = (lane, ticket)
-            for used in prepared._writes:
-                used.writer = me
-                if used.readers:
-                    used.readers = {}
-            for used in prepared._reads:
-                used.reader = me
-            at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-            pack_into(slots, at, sent, ticket, header, prepared._payload)
-            is_first = not launches
-            launches.append((ticket, owner, prepared, prepared._arguments))
-            book.issued = ticket
-            sender.sent = words[RECORDS_SENT_WORD] = sent
-            if not sent & fence_mask or words[WORKER_ASLEEP_WORD]:
-                announce()
-            if is_first and wakes:
-                wake()
-            return True
-
-        return launch
 
 
 class AwaitedLaunch:

@@ -142,13 +142,13 @@ SeriesLauncher = Callable[[SeriesCall, tuple[object, ...], Sequence["LaunchOwner
 part. It writes all records. It returns false, without any effect, if they must go the general way."""
 
 
-_BEGIN = """
-def launch(call, given, owner, new=None, word=0, numbers=()):
+_MAY_SEND = """\
     sent = sender.sent + 1
     if not here() or (sent > path.last_record and not path.look_again()):
         return False
     # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
 """
+_BEGIN = "def launch(call, given, owner, new=None, word=0, numbers=()):\n" + _MAY_SEND
 _BEGIN_OF_SERIES = """
 def launch(series, given, owners):
     sent = sender.sent + 1
@@ -162,11 +162,11 @@ _RECORD = """\
     me = (lane, ticket)
 {notes}\
     at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
-    pack_into{part}(slots, at, sent, ticket, head{part}, {words}payload{part})
+    pack_into{part}(slots, at, sent, ticket, {content})
     is_first = not launches
     launches.append((ticket, owner{part}, call{part}, given))
     book.issued = ticket
-    usage{part}.last_use = sent
+{used}\
     sender.sent = words[SENT] = sent
     if not sent & fence_mask{part} or words[ASLEEP]:
         announce()
@@ -235,8 +235,23 @@ _Access = tuple[tuple[int, Role], ...]
 
 def function_of(checks: str, notes: str, words: str) -> CodeType:
     """Return the function that writes one record: what it looks at, what it notes in blocks, and the words."""
-    record = _RECORD.format(part="", notes=notes, words=words)
-    return compile(_BEGIN + checks + record + _END, "<a repeated call>", "exec")
+    return compile(_BEGIN + checks + _record(notes, words) + _END, "<a repeated call>", "exec")
+
+
+def _record(notes: str, words: str, part: object = "") -> str:
+    """Return the lines that write a record of a call, or of this part of several ones."""
+    used, content = f"    usage{part}.last_use = sent\n", f"head{part}, {words}payload{part}"
+    return _RECORD.format(notes=notes, content=content, used=used, part=part)
+
+
+@functools.lru_cache(maxsize=1024)
+def function_of_kernel(begin: str, checks: str, notes: str, content: str) -> CodeType:
+    """Return the function that writes the record of a launch, and begins with these lines, as `Launcher` says.
+
+    `content` is what the record has behind its ticket.
+    """
+    record = _RECORD.format(notes=notes, content=content, used="", part="")
+    return compile(begin + _MAY_SEND + checks + record + _END, "<a launch>", "exec")
 
 
 def may_take(new: str) -> str:
@@ -273,7 +288,7 @@ def _compiled_series(access: _Access, parts: tuple[tuple[_Access, tuple[Source, 
     for part, (accesses, sources) in enumerate(parts):
         taken = "" if part else "".join(takes(f"b{i}") for i in new)
         text += "    sent += 1\n" if part else ""
-        text += _RECORD.format(part=part, notes=taken + _notes(accesses), words=_words(sources, new))
+        text += _record(taken + _notes(accesses), _words(sources, new), part)
     return compile(text + _END, "<a series of repeated calls>", "exec")
 
 
@@ -340,6 +355,11 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
 def launcher_of(path: LaunchPath, call: RepeatedCall, code: CodeType, more: Mapping[str, Any] = _NOTHING) -> Any:
     """Return the function of a text for the lane of a path, with `more` names."""
     return _function(code, {**_names(path), **_names_of_record(path, call), **more})
+
+
+def kernel_launcher_of(path: LaunchPath, code: CodeType, more: Mapping[str, Any]) -> Any:
+    """Return the function of a launch for the lane of a path, with `more` names."""
+    return _function(code, {**_names(path), **more, "fence_mask": path.fence_mask})
 
 
 def _function(code: CodeType, names: dict[str, Any]) -> Any:

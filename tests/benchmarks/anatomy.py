@@ -17,7 +17,8 @@ import numpy as np
 import trio
 
 import atomr_trio
-from atomr_trio._calls.encoder import encoder
+from atomr_trio import Kernel
+from atomr_trio._calls.encoder import encoding
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.module import LAUNCH
@@ -61,6 +62,15 @@ def per_call(call: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
     return seconds
 
 
+def encoder(kernel: Kernel) -> Callable[..., tuple[object, ...] | None]:
+    """The lines of a launch that encode the arguments of a kernel, as a function; it returns the values."""
+    takes, notes, values, names = encoding(kernel.signature, "return None")
+    found = dict(names)
+    exec(f"def encode(given, token, me):\n{takes}{notes}    return {values}\n", found)
+    encode: Callable[..., tuple[object, ...] | None] = found["encode"]
+    return encode
+
+
 async def measure(backend: str) -> None:
     """Print the table."""
     async with atomr_trio.open_device(backend=backend) as dev:  # type: ignore[arg-type]
@@ -78,8 +88,8 @@ async def measure(backend: str) -> None:
         launcher, book = core_of(dev).part(AwaitedLaunches).path.launchers[kernel._key], generation.timeline.lanes[0]
 
         print("\nthe caller")
-        encode, token, record = encoder(kernel.signature), core_of(dev).part(AwaitedLaunches).path.token, bytearray(256)
-        me = (0, book.issued)
+        encode, record = encoder(kernel), bytearray(256)
+        token, me = core_of(dev).part(AwaitedLaunches).path.token, (0, book.issued)
         values = encode(arguments, token, me)
         assert values is not None
         show(
