@@ -637,15 +637,17 @@ def view_of(
     return array
 
 
-def new_array(
-    memory: DeviceMemory,
-    block: Block,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    dtype: np.dtype[Any],
-    form: object | None = None,
-) -> DeviceArray:
-    """Return a C-contiguous array of a new block, which goes back with the last array that shares it.
+Layout = tuple[tuple[int, ...], tuple[int, ...], int, "np.dtype[Any]"]
+"""The shape, strides, bytes and dtype of a C-contiguous array. A named tuple would be slower to take apart."""
+
+
+def layout_of(array: DeviceArray) -> Layout:
+    """Return the layout of a C-contiguous array."""
+    return array.shape, array.strides, array.nbytes, array.dtype
+
+
+def new_array(memory: DeviceMemory, block: Block, layout: Layout, form: object | None) -> DeviceArray:
+    """Return an array of a new block, which goes back with the last array that shares it.
 
     `form` is what `_find_form` would return, if that is known.
     """
@@ -657,8 +659,7 @@ def new_array(
     array: DeviceArray = _bare(DeviceArray)
     array._storage = storage
     array._offset = 0
-    array.shape = shape
-    array.strides = strides
+    array.shape, array.strides, _, dtype = layout
     array.dtype = array._plain = dtype
     array._form = form
     return array

@@ -22,7 +22,7 @@ from .._supervision.mailbox import Request
 from .._values.dtypes import check_dtype
 from .._values.errors import OutOfDeviceMemory
 from .._values.util import known
-from .arrays import ArrayTransfers, DeviceArray, contiguous, new_array
+from .arrays import ArrayTransfers, DeviceArray, Layout, contiguous, new_array
 from .checked_memory import CheckedArena
 
 if TYPE_CHECKING:
@@ -47,15 +47,8 @@ _SHORT_OF: Final = MappingProxyType[Bound, tuple[str, str]](
 """For what an arena has run out of: how `OutOfDeviceMemory` says so, and what helps."""
 
 
-Layout = tuple[tuple[int, ...], tuple[int, ...], int, "np.dtype[Any]"]
-"""The shape, strides, bytes and dtype of a C-contiguous array. A named tuple would be slower to take apart."""
 _MOST_LAYOUTS: Final = 256
 """The most layouts of a dtype that are remembered."""
-
-
-def layout_of(array: DeviceArray) -> Layout:
-    """Return the layout of a C-contiguous array."""
-    return array.shape, array.strides, array.nbytes, array.dtype
 
 
 class DeviceMemory(DevicePart):
@@ -110,17 +103,16 @@ class DeviceMemory(DevicePart):
         device = self.device
         if device.ended is not None or not self._here():
             device.check_open()
-        shape, strides, nbytes, dtype = layout
         if self.interop is not None:
             self.interop.collect()
         arena = self.maybe_arena or self.arena
         try:
-            block = arena.allocate(nbytes, self._guarded if guarded is None else guarded)
+            block = arena.allocate(layout[2], self._guarded if guarded is None else guarded)
         except ArenaFull as full:
             raise self._full(full) from None
         if self._checked:
-            self._describe(block, shape, dtype)
-        return new_array(self, block, shape, strides, dtype, form)
+            self._describe(block, layout[0], layout[3])
+        return new_array(self, block, layout, form)
 
     def _layout_of(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> Layout:
         """Check a shape and a dtype, and remember what they mean if the same will be found by looking them up."""

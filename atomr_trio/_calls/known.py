@@ -20,8 +20,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
-from .._arrays.arrays import DeviceArray, Storage, check_usable
-from .._arrays.memory import DeviceMemory, Layout, layout_of
+from .._arrays.arrays import DeviceArray, Layout, Storage, check_usable, layout_of
+from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
 from .._generation.timeline import Operand

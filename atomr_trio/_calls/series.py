@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 import trio
 
-from .._arrays.arrays import DeviceArray, Storage
-from .._arrays.memory import DeviceMemory, layout_of
+from .._arrays.arrays import DeviceArray, Storage, layout_of
+from .._arrays.memory import DeviceMemory
 from .._generation.requests import CallKind, CommandRequest
 from .._generation.timeline import Launch, LaunchOwner, Operand
 from .._memory.arena import Block

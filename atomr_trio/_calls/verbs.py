@@ -825,14 +825,16 @@ class Library:
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        question = form_of(plan, arguments, keywords)
-        batch, calls = self._batch, self._known
+        question, call = form_of(plan, arguments, keywords), None
+        batch = self._batch
         assert batch is not None  # this is its form for batches
-        call = None if question is None else calls.find(question[0])
-        if question is not None and call is not None:
-            answer: Any = batch.repeat(call, question[1]) if type(call) is KnownCall else call.send(batch, question[1])
-            if answer is not None:
-                return answer  # type: ignore[no-any-return]
+        if question is not None:
+            key, arrays = question
+            call = self._known.find(key)
+            if call is not None:
+                answer: Any = batch.repeat(call, arrays) if type(call) is KnownCall else call.send(batch, arrays)
+                if answer is not None:
+                    return answer  # type: ignore[no-any-return]
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
@@ -840,7 +842,7 @@ class Library:
         batch.send_all(requests)
         self._rehearse(requests)
         if question is not None and call is None:
-            calls.learn(question, requests, planner._made, result, KnownSeries.of)
+            self._known.learn(question, requests, planner._made, result, KnownSeries.of)
         return result
 
 
