@@ -13,7 +13,7 @@ from ..._calls.outgoing import Outgoing
 from ..._calls.recorded import Recorded
 from ..._calls.verbs import Awaited, Batched, verb
 from ..._values.errors import InvalidArgument
-from ..._values.util import known, shown
+from ..._values.util import shown
 from ..._wire.protocol import LANE_COMPUTE
 from .drawing import Converting
 from .generator import DefaultGenerator, RandomGenerator, Size, make_generator
@@ -310,7 +310,8 @@ class BatchRandom(_RandomVerbs, Batched):
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         if not is_stateful(plan):
             return super()._send(plan, arguments, keywords)
-        batch = known(self._batch, "this is the form of batches")
+        batch = self._batch
+        assert batch is not None  # this is its form for batches
         question = question_of(self._device, plan, arguments, keywords) if batch.lane == LANE_COMPUTE else None
         before = None if question is None else question[1]._known.get(question[0])
         if question is not None and before is not None:
