@@ -18,6 +18,7 @@ the caller goes the general way.
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +29,7 @@ import trio
 from .._generation.requests import CommandRequest
 from .._generation.timeline import Launch
 from .._memory.arena import ArenaFull, Block, ChunkState
-from .._values.errors import DeviceClosed, DeviceError
+from .._values.errors import DeviceClosed, DeviceError, OutOfHostMemory
 from .._wire.protocol import Role
 from .._wire.records.memory import BOX, COPY
 from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of, pieces_of
@@ -85,7 +86,7 @@ def _private_block(path: CopyPath, size: int) -> Block | None:
     """Return a block that can be used at once, if the arena has one.
 
     Where it had none it is not asked again until there is more room: it may have put all its freed blocks together in
-    vain.
+    vain. Memory that does not exist yet is made, once, for the next copy.
     """
     arena, lacking = path.arena, path.lacking
     if lacking is not None and size >= lacking[0] and arena.in_use >= lacking[1] and len(arena.chunks) <= lacking[2]:
@@ -95,12 +96,16 @@ def _private_block(path: CopyPath, size: int) -> Block | None:
     except ArenaFull:
         pass
     else:
-        there = block.chunk.state is ChunkState.READY
         if path.takes_new(block, WINDOW):
             path.lacking = None
             return block
+        chunk = block.chunk
+        if chunk.state is ChunkState.PLANNED and chunk is not path.wanted:
+            path.wanted = chunk
+            with contextlib.suppress(OutOfHostMemory):
+                path.generation.order.require_chunk(chunk, set())
         arena.free(block)
-        if there:  # others still work on that memory
+        if chunk.state is not ChunkState.PLANNED:  # it is being made, or others still work on it
             return None
     path.lacking = size, arena.in_use, len(arena.chunks)
     return None

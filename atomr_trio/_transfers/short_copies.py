@@ -24,7 +24,7 @@ import trio
 
 from .._arrays.layout import Box, Piece
 from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
-from .._memory.arena import Arena, Block, ChunkState, Ticket
+from .._memory.arena import Arena, Block, Chunk, ChunkState, Ticket
 from .._values.errors import DeviceError
 from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
@@ -133,6 +133,8 @@ class CopyPath:
         cache."""
         self.lacking: tuple[int, int, int] | None = None
         """A size for which the arena had no block, its bytes in use and the number of its chunks then; see there."""
+        self.wanted: Chunk | None = None
+        """The memory that was made for such a block last."""
         self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
         self._forms: dict[bytes, Form] = {}
         """The forms of boxes, by their payloads."""

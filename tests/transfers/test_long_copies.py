@@ -12,8 +12,10 @@ import pytest
 import trio
 
 import atomr_trio
-from atomr_trio import CommandFailed, ContextLost
+from atomr_trio import CommandFailed, ContextLost, OutOfHostMemory
 from atomr_trio._device.device import core_of
+from atomr_trio._generation.order import Order
+from atomr_trio._memory.arena import ChunkState
 from atomr_trio._transfers import copy_plan, long_copies
 from atomr_trio._transfers.long_copies import LONG_IN_BYTES, LONG_OUT_BYTES, WINDOW, LongCopy, LongIn, LongOut
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath
@@ -293,6 +295,45 @@ async def test_without_memory_for_the_block_a_copy_goes_the_general_way_until_th
             assert same(out, host)
             out[:] = 0
         assert asked == [SIZE] * 4  # once in each direction without room, once with
+        assert is_clean(dev)
+
+
+async def test_memory_for_the_block_that_does_not_exist_yet_is_made_for_the_next_copy():
+    async with scenario() as dev:
+        array, host = await dev.to_device(np.zeros(SIZE, np.uint8)), numbers(SIZE, np.uint8)
+        fillers = [dev.empty(SIZE, np.uint8)]
+        while fillers[-1]._block.chunk.state is ChunkState.READY:
+            fillers.append(dev.empty(SIZE, np.uint8))
+        counts = []
+        for _ in range(2):
+            before = submitted(dev, LANE_COPY_IN)
+            await array.copy_from(host)
+            counts.append(submitted(dev, LANE_COPY_IN) - before)
+        assert counts == [1, PIECES + 1]
+        assert fillers[-1]._block.chunk.state is ChunkState.READY
+        assert is_clean(dev)
+
+
+@pytest.mark.parametrize("direction", ["in", "out"])
+async def test_memory_for_the_block_that_cannot_be_made_is_asked_for_once(direction, monkeypatch):
+    async with scenario() as dev:
+        array, host = await dev.to_device(np.zeros(SIZE, np.uint8)), numbers(SIZE, np.uint8)
+        fillers = [dev.empty(SIZE, np.uint8)]
+        while fillers[-1]._block.chunk.state is ChunkState.READY:
+            fillers.append(dev.empty(SIZE, np.uint8))
+        lane, _ = WAYS[direction]
+        asked: list[Any] = []
+
+        def refuse(order: Any, chunk: Any, required: set[int]) -> None:
+            asked.append(chunk)
+            raise OutOfHostMemory("no descriptor is left")
+
+        monkeypatch.setattr(Order, "require_chunk", refuse)
+        for _ in range(3):
+            before = submitted(dev, lane)
+            await (array.copy_from if direction == "in" else array.copy_to)(host)
+            assert submitted(dev, lane) == before + 1
+        assert len(asked) == 1
         assert is_clean(dev)
 
 
