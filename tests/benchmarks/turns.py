@@ -180,6 +180,9 @@ def started(
         finally:
             child.kill()
             alarm.cancel()
+            with contextlib.suppress(BrokenPipeError):  # what it was asked last may still be in the buffer
+                assert child.stdin is not None
+                child.stdin.close()
 
 
 @contextlib.contextmanager
