@@ -85,16 +85,17 @@ def _work() -> None:
             descriptors, mappings, tell = _waiting.popleft()
         for descriptor in descriptors:
             os.close(descriptor)
-        for mapping in mappings:
-            _empty(mapping)
-        mappings.clear()
+        while mappings:
+            _close(mappings.pop())
         tell()
 
 
-def _empty(mapping: mmap.mmap) -> None:
+def _close(mapping: mmap.mmap) -> None:
     """Unmap the pages, some at a time: a thread that maps memory meanwhile waits for one piece, and not for all."""
     for _ in advise(mapping, mmap.MADV_DONTNEED, PIECE):
         """All of it."""
+    with contextlib.suppress(BufferError):  # then it is closed with the last of its views
+        mapping.close()
 
 
 def advise(mapping: mmap.mmap, advice: int, piece: int) -> Iterator[None]:

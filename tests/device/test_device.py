@@ -1298,7 +1298,7 @@ async def test_a_compile_under_way_hears_of_the_closing_and_its_result_of_nobody
     with trio.fail_after(60):
         async with open_test_device() as dev:
             monkeypatch.setattr(
-                core_of(dev).part(Compiling).service, "submit", lambda *arguments: results.append(arguments[-1])
+                core_of(dev).part(Compiling).service, "submit", lambda *arguments: results.append(arguments[3])
             )
             compiling = start(nursery, dev.nvrtc.compile, WILD, "wild")
             await until(lambda: results)

@@ -264,7 +264,7 @@ async def test_a_flush_that_is_cancelled_leaves_the_memory_alone_and_the_next_on
 
 async def test_memory_is_given_back_by_a_thread(dev, monkeypatch):
     threads: list[threading.Thread] = []
-    closing, emptying = _closing.os.close, _closing._empty
+    closing, emptying = _closing.os.close, _closing._close
 
     def close(descriptor: int) -> None:
         threads.append(threading.current_thread())
@@ -275,7 +275,7 @@ async def test_memory_is_given_back_by_a_thread(dev, monkeypatch):
         emptying(mapping)
 
     monkeypatch.setattr(_closing, "os", SimpleNamespace(close=close))
-    monkeypatch.setattr(_closing, "_empty", empty)
+    monkeypatch.setattr(_closing, "_close", empty)
     array = dev.empty(4 * MIB, np.uint8, guarded=True)
     await array.fill(1)
     array.free()
@@ -294,13 +294,13 @@ async def test_closing_a_device_unmaps_its_staging_memory_and_that_of_batches_in
     open_test_device, monkeypatch
 ):
     emptied: list[tuple[int, bool]] = []
-    emptying = _closing._empty
+    emptying = _closing._close
 
     def empty(mapping: Any) -> None:
         emptied.append((len(mapping), threading.current_thread() is threading.main_thread()))
         emptying(mapping)
 
-    monkeypatch.setattr(_closing, "_empty", empty)
+    monkeypatch.setattr(_closing, "_close", empty)
     async with open_test_device() as dev:
         host = np.ones(12 * MIB, np.uint8)
         async with dev.batch() as batch:
