@@ -65,9 +65,7 @@ class Transfers(DevicePart):
         self.pinned.collect(tell=False)
         self.batch_areas.close_in_thread()
         descriptor, mapped = self.staging.part()
-        mappings = [mapped]
-        del mapped  # or this frame would have the last reference
-        await closed([descriptor], mappings)
+        await closed([descriptor], [mapped])
 
     def close(self) -> None:
         """Close the descriptors of all areas; those of pinned arrays that live on stay mapped."""
