@@ -332,9 +332,9 @@ def series_launcher(path: LaunchPath, series: SeriesCall) -> SeriesLauncher:
     """Return the function of a series for the lane of a path. Nobody waits for its parts, but for the last."""
     parts = series.parts
     code = _compiled_series(series.access, tuple([(each.access, each.sources) for each in parts]), series.new)
-    names = _names(path)
+    names = names_of(path)
     for number, part in enumerate(parts):
-        names |= _names_of_record(path, part, str(number), is_ahead=part is not parts[-1])
+        names |= names_of_record(path, part, str(number), is_ahead=part is not parts[-1])
     return cast("SeriesLauncher", _function(code, names))
 
 
@@ -349,17 +349,17 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
 
     Nobody waits for such a call: another one follows at once, whose ticket it shares.
     """
-    return cast("CallLauncher", _function(_OF_WORDS, _names(path) | _names_of_record(path, call, is_ahead=True)))
+    return cast("CallLauncher", _function(_OF_WORDS, names_of(path) | names_of_record(path, call, is_ahead=True)))
 
 
 def launcher_of(path: LaunchPath, call: RepeatedCall, code: CodeType, more: Mapping[str, Any] = _NOTHING) -> Any:
     """Return the function of a text for the lane of a path, with `more` names."""
-    return _function(code, {**_names(path), **_names_of_record(path, call), **more})
+    return _function(code, {**names_of(path), **names_of_record(path, call), **more})
 
 
 def kernel_launcher_of(path: LaunchPath, code: CodeType, more: Mapping[str, Any]) -> Any:
     """Return the function of a launch for the lane of a path, with `more` names."""
-    return _function(code, {**_names(path), **more, "fence_mask": path.fence_mask})
+    return _function(code, {**names_of(path), **more, "fence_mask": path.fence_mask})
 
 
 def _function(code: CodeType, names: dict[str, Any]) -> Any:
@@ -367,7 +367,7 @@ def _function(code: CodeType, names: dict[str, Any]) -> Any:
     return trio.lowlevel.enable_ki_protection(names["launch"])
 
 
-def _names(path: LaunchPath) -> dict[str, Any]:
+def names_of(path: LaunchPath) -> dict[str, Any]:
     """Return the names in a text that are the same for all calls."""
     sender, book, generation, ring = path.sender, path.book, path.generation, path.sender.ring
     assert ring is not None
@@ -397,7 +397,7 @@ def _names(path: LaunchPath) -> dict[str, Any]:
     }
 
 
-def _names_of_record(path: LaunchPath, call: RepeatedCall, part: str = "", *, is_ahead: bool = False) -> dict[str, Any]:
+def names_of_record(path: LaunchPath, call: RepeatedCall, part: str = "", *, is_ahead: bool = False) -> dict[str, Any]:
     """Return the names of a record. Nobody waits for a call that is ahead of another one, whose ticket it shares."""
     kind, count, size = call.kind, len(call.places), len(call.payload)
     verb = kind.later.number | (UNSIGNED if is_ahead else path.verb & UNSIGNED) | REPEATED

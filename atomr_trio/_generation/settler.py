@@ -148,14 +148,38 @@ class Settler:
 
         A `looker` whose command of this lane went the short way is settled faster if nothing else has ended there.
         """
+        if looker is not None and self.ended_alone(looker, lane):
+            self.end_looking_alone(lane)
+            looker.launches_finished(1)
+            return
         self._looked_for = False
-        settled = (looker is not None and self._settled_alone(looker, lane)) or self.settle_finished()
-        idle = self._timeline.idle
-        if settled:
+        if self.settle_finished():
             self.patience = self._longest_patience
-        elif not idle:
+        elif not self._timeline.idle:
             self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
-        if not idle:
+        self._leave()
+
+    def ended_alone(self, looker: LaunchOwner, lane: int) -> bool:
+        """Return whether the lane's only launch is this one and has run without an error: the most usual case."""
+        book = self._timeline.lanes[lane]
+        launches = book.launches
+        if len(launches) != 1 or book.in_flight or launches[0][1] is not looker or self.spoiled:
+            return False
+        page = self._page  # the ticket first: the worker counts a failure before it signs
+        return not (
+            page.finished(lane) < launches[0][0] or page.failures(lane) != book.failures or self._inbox.failures
+        )
+
+    def end_looking_alone(self, lane: int) -> None:
+        """Do what `end_looking` does for a launch of which `ended_alone` is true; the caller settles it."""
+        self._looked_for = False
+        self._timeline.lanes[lane].launches.popleft()
+        self._tell_progress()
+        self.patience = self._longest_patience
+        self._leave()
+
+    def _leave(self) -> None:
+        if not self._timeline.idle:
             self.wake()
         elif not self._idle.is_set():
             self._idle.set()
@@ -231,22 +255,6 @@ class Settler:
             self._admission.wake()
         if self.neighbours is not None and self.neighbours.watched:
             self.neighbours.wake()
-
-    def _settled_alone(self, looker: LaunchOwner, lane: int) -> bool:
-        """Settle the lane's only launch, if it is this one and has run without an error: the most usual case."""
-        book = self._timeline.lanes[lane]
-        launches = book.launches
-        if len(launches) != 1 or book.in_flight or launches[0][1] is not looker:
-            return False
-        page = self._page  # the ticket first: the worker counts a failure before it signs
-        if page.finished(lane) < launches[0][0] or page.failures(lane) != book.failures or self._inbox.failures:
-            return False
-        if self.spoiled:
-            return False
-        launches.popleft()
-        looker.launches_finished(1)
-        self._tell_progress()
-        return True
 
     def _settle_launches(self, finished: Launches) -> None:
         book, launches = finished.book, finished.items

@@ -18,7 +18,7 @@ import outcome
 import trio
 
 from ..._generation.core import DeviceCore, DevicePart
-from ..._generation.settler import TURN_SECONDS, error_of
+from ..._generation.settler import TURN_SECONDS, Settler, error_of
 from ..._supervision.realtime import Patience
 from ..._supervision.states import RequestState
 from ..._values.errors import (
@@ -489,8 +489,7 @@ class WorldActor:
             collective.give_up()
             raise
         finally:
-            for settler, looker, lane in settlers:
-                settler.end_looking(looker, lane)
+            _end_looking(collective, settlers)
         if collective.open or collective.answered:
             await collective.wait()
 
@@ -514,6 +513,23 @@ class WorldActor:
             if not admission.takes(part):
                 return admission.refusal(part)
         raise AssertionError("a request that every member takes was refused")
+
+
+def _end_looking(collective: Collective, settlers: Sequence[tuple[Settler, ReadyPart | None, int]]) -> None:
+    """Settle what has ended. A collective that has ended on all members is settled at once, not part by part."""
+    together = len(settlers) == len(collective.parts) and not collective.lost
+    for settler, looker, lane in settlers:
+        if not together or looker is None or looker.borrowed or not settler.ended_alone(looker, lane):
+            together = False
+            break
+    for settler, looker, lane in settlers:
+        if together and looker is not None:
+            looker.over = True
+            settler.end_looking_alone(lane)
+        else:
+            settler.end_looking(looker, lane)
+    if together:
+        collective.over()
 
 
 def _all_reached(places: Sequence[tuple[memoryview[int], int, int]]) -> bool:

@@ -20,6 +20,7 @@ from ..._generation.requests import CommandRequest
 from ..._memory.arena import Block, ChunkState
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
+from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role, Verb
 from ..._wire.records.event import MARK
 from .records import CALL, CALLS, FIRST_RUN, KIND_BYTES, RUN
@@ -303,7 +304,11 @@ class Collective(Request):
         for each in self.parts:
             if not each.over:
                 return
-        epoch.collective_over(self)
+        self.over()
+
+    def over(self) -> None:
+        """Handle the end of its last part, none of which has failed."""
+        known(self.epoch, "it was published").collective_over(self)
         if not self.open:
             return
         if self.spoiled is not None:

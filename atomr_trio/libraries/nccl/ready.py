@@ -7,22 +7,29 @@ What holds for every collective holds here: all members are checked first, and t
 a checkpoint. The check is that of a launch. Where it finds anything to wait for, on any member, the call goes the
 general way.
 
+A task that waits for a small collective waits for the last member's record, and for all that is done behind the end. So
+the most usual call, which is waited for and finds all blocks in its own lanes, is one generated function for all
+members (`_sender_of`): it checks, writes all records, and only then notes what it has sent, while the workers run.
+
 Such a call belongs to an epoch, since the number of the communicator is in its records. It may go this way once each
 rank has made calls of its kinds, because the first of each kind may wait for the members.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 import attrs
+import trio
 
 from ..._arrays.memory import DeviceMemory
 from ..._calls.known import NEW, Source
 from ..._calls.launching import LaunchPath
-from ..._calls.repeating import CallLauncher, call_launcher, fixed_launcher
+from ..._calls.repeating import CallLauncher, call_launcher, fixed_launcher, names_of, names_of_record
 from ..._generation.requests import CallKind
 from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role
@@ -48,7 +55,7 @@ _ISSUED: Final = operator.attrgetter("issued")
 class ReadyPart:
     """The part of one member. It is the owner of a launch, which is told of its end."""
 
-    __slots__ = ("_borrowed", "_error", "after", "collective", "failed", "output", "over", "place", "share")
+    __slots__ = ("_error", "after", "borrowed", "collective", "failed", "output", "over", "place", "share")
 
     def __init__(self, collective: Collective, share: _Share) -> None:
         self.collective: Collective = collective
@@ -59,7 +66,8 @@ class ReadyPart:
         self.after: tuple[int, ...] = ()
         self.over: bool = False
         self.failed: bool = False
-        self._borrowed: Sequence[tuple[Block, int]] = ()
+        self.borrowed: Sequence[tuple[Block, int]] = ()
+        """The blocks that went the short way on other lanes before, each with the lane."""
         self._error: DeviceError | None = None
 
     @property
@@ -91,7 +99,7 @@ class ReadyPart:
     def note_published(self) -> None:
         """Note its place: it was the last that its generation was sent."""
         share, path = self.share, self.share.path
-        self._borrowed = share.borrowed
+        self.borrowed = share.borrowed
         self.place = path.book.index, path.book.issued
         self.after = tuple(map(_ISSUED, path.generation.timeline.lanes))
 
@@ -113,8 +121,8 @@ class ReadyPart:
     def launches_finished(self, count: int) -> None:
         """Note that its ticket was reached."""
         self.over, self.failed = True, self._error is not None
-        if self._borrowed and self._error is None:
-            self.share.path.give_back(self._borrowed)
+        if self.borrowed and self._error is None:
+            self.share.path.give_back(self.borrowed)
         self.collective.part_ended(self, self._error)
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
@@ -253,6 +261,8 @@ class ReadyCall:
         self._spare: tuple[Collective, Sequence[ReadyPart]] | None = None
         """The next request that a task waits for, and its parts: made while the workers do the last one."""
         self._has_new = any(share.new is not None for share in heard)
+        self._send: _Sender | None = None if self._has_new else _sender_of(heard)
+        """Sends such a request to all members, in the most usual case."""
         self._returns_one = False
         """True if its result is one array, where it has new outputs."""
 
@@ -325,7 +335,7 @@ class ReadyCall:
         """Let go of the generations of an epoch that has ended."""
         self.epoch = None
         self._shares = {True: (), False: ()}
-        self._spare = None
+        self._spare = self._send = None
 
     def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
@@ -333,6 +343,15 @@ class ReadyCall:
         `heard` says that a task waits for it, and looks for its end itself.
         """
         shares = self._shares[heard]
+        if heard and self._send is not None:
+            collective, parts = self._spare or self._made(shares)
+            if self._send(given, parts):
+                epoch = known(self.epoch, "it is not over")
+                collective.begin(epoch, parts)
+                epoch.end_publishing()
+                self._spare = self._made(shares)
+                return collective
+            self._spare = collective, parts
         for share in shares:
             if not share.takes():
                 return None
@@ -382,6 +401,86 @@ class ReadyCall:
                 sent = share.launcher(share, (*given, block), part, block)
             if not sent:
                 raise _not_taken(share)
+
+
+_Sender = Callable[[tuple[object, ...], Sequence[ReadyPart]], bool]
+"""A function that is given what is kept alive, and the parts. It sends the records of all members and notes them, or
+returns false, without any effect."""
+_BEGIN: Final = """\
+def send(given, parts):
+    {parts}, = parts
+    if not here():
+        return False
+"""
+_CHECKS: Final = """\
+    sent{i} = sender{i}.sent + 1
+    if sent{i} > path{i}.last_record{limit}:
+        return False
+    for used in blocks{i}:
+        if used.fast != token{i}:
+            return False
+"""
+_LIMIT: Final = " or book{i}.issued - words{i}[counter{i}] >= limit{i}"
+_RECORD: Final = """\
+    ticket{i} = book{i}.issued + 1
+    pack_into{i}(slots{i}, (sent{i} - 1 & SLOT_MASK) << SLOT_SHIFT, sent{i}, ticket{i}, head{i}, payload{i})
+    sender{i}.sent = words{i}[SENT] = sent{i}
+    announce{i}()
+"""
+_NOTES: Final = """\
+    book{i}.launches.append((ticket{i}, part{i}, share{i}, given))
+    book{i}.issued = ticket{i}
+    usage{i}.last_use = sent{i}
+    part{i}.place = me = book{i}.index, ticket{i}
+    for used in writes{i}:
+        used.writer = me
+        if used.readers:
+            used.readers = {{}}
+    for used in reads{i}:
+        used.reader = me
+    part{i}.after = tuple([lane.issued for lane in lanes{i}])
+"""
+
+
+@functools.lru_cache
+def _text_of(limited: tuple[bool, ...]) -> CodeType:
+    """Return the function for so many members; those with true take only so many unfinished commands."""
+    numbers = range(len(limited))
+    text = _BEGIN.format(parts=", ".join(f"part{i}" for i in numbers))
+    for i in numbers:
+        text += _CHECKS.format(i=i, limit=_LIMIT.format(i=i) if limited[i] else "")
+    return compile(
+        text + "".join(step.format(i=i) for step in (_RECORD, _NOTES) for i in numbers) + "    return True\n",
+        "<a collective>",
+        "exec",
+    )
+
+
+def _sender_of(shares: Sequence[_Share]) -> _Sender:
+    """Return the function for the shares of all members, whose memory is always the same.
+
+    No share is borrowed from another lane where it returns true, as a part says that has noted nothing else.
+    """
+    names: dict[str, Any] = {}
+    for i, share in enumerate(shares):
+        path = share.path
+        of_one = {
+            **names_of_record(path, share),
+            "blocks": tuple(share.roles),
+            "counter": path.counter,
+            "lanes": path.generation.timeline.lanes,
+            "limit": share.limit,
+            "path": path,
+            "reads": share.reads,
+            "share": share,
+            "token": path.token,
+            "writes": share.writes,
+        }
+        names |= {name: value for name, value in names_of(path).items() if name.isupper() or name == "here"}
+        names |= {f"{name}{i}": names_of(path)[name] for name in ("announce", "book", "sender", "slots", "words")}
+        names |= {f"{name}{i}": value for name, value in of_one.items()}
+    exec(_text_of(tuple(share.limit is not None for share in shares)), names)
+    return cast("_Sender", trio.lowlevel.enable_ki_protection(names["send"]))
 
 
 def _not_taken(share: _Share) -> AssertionError:

@@ -547,7 +547,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
         self._world._check()
         self._begun = True
         self._expected = self._world._memory.first
-        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint_if_cancelled()  # the turn is that of the end
         return self
 
     async def __aexit__(
@@ -560,6 +560,7 @@ class WorldBatch(metaclass=NoPublicConstructor):
         actor, node = self._actor, self._node
         if self._collected is None:
             if node is None:
+                await trio.lowlevel.checkpoint()
                 return
             if node.ready is not None and await actor.ask_ready(node.ready, tuple(self._arrays)) is not None:
                 return
@@ -570,6 +571,8 @@ class WorldBatch(metaclass=NoPublicConstructor):
             await actor.ask(collective)
             if node is not None:
                 node.prepare(actor)
+        else:
+            await trio.lowlevel.checkpoint()
 
     def _repeated(self) -> plans.Calls:
         """Return the calls that are known in their places, to which others can be added."""

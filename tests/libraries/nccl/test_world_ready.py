@@ -707,3 +707,70 @@ async def test_an_unloaded_module_leaves_the_short_way_of_collectives(ways: Ways
         with short_alone(ways):
             await world.all_reduce(x, y)
         assert all(np.array_equal(found, 2 * NUMBERS + 1) for found in await get(y))
+
+
+async def test_the_usual_call_is_checked_and_sent_for_all_members_at_once(
+    ways: Ways, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where a block is not its lane's, or the right to send was revoked, are the members looked at one by one."""
+    looks = []
+    takes = ready._Share.takes
+
+    def looked(share: Any) -> bool:
+        looks.append(share.rank)
+        return takes(share)
+
+    monkeypatch.setattr(ready._Share, "takes", looked)
+    async with open_world(3) as (devices, world):
+        x, y = [await put(devices, NUMBERS, NUMBERS, NUMBERS) for _ in range(2)]
+
+        async def found_one_by_one(*numbers: int) -> list[int]:
+            looks.clear()
+            with short_alone(ways):
+                await world.all_reduce(x, y)
+            wanted = sum(number * NUMBERS for number in numbers)
+            assert all(np.array_equal(found, wanted) for found in await get(y))
+            return list(looks)
+
+        for _ in range(3):
+            await world.all_reduce(x, y)
+        books = [core_of(dev).current.timeline.book(world._actor.lanes[rank]) for rank, dev in enumerate(devices)]
+        issued = [book.issued for book in books]
+        for _ in range(3):
+            looks.clear()
+            with short_alone(ways):
+                await world.all_reduce(x, y)
+            assert not looks
+        for book, before in zip(books, issued, strict=True):
+            assert book.issued == before + 3
+            assert not book.launches
+        assert await found_one_by_one(1, 1, 1) == []
+        assert await found_one_by_one(1, 1, 1) == [0, 1, 2]  # the copies to the host have used the outputs
+        await world.all_reduce(x, y)
+        core_of(devices[1]).current.sender.close_short_ways()
+        looks.clear()
+        await world.all_reduce(x, y)
+        assert looks == [0, 1, 2]
+        looks.clear()
+        await world.all_reduce(x, y)
+        assert not looks
+        await x[2].copy_from(3 * NUMBERS)
+        assert await found_one_by_one(1, 1, 3) == [0, 1, 2]
+
+
+async def test_a_batch_takes_one_turn_at_its_end_also_if_it_is_empty(ways: Ways) -> None:
+    async with open_world(2) as (devices, world):
+        x, y = [await put(devices, NUMBERS, NUMBERS) for _ in range(2)]
+        with trio.testing.assert_checkpoints():
+            async with world.batch():
+                pass
+        for _ in range(4):
+            with trio.testing.assert_checkpoints():
+                async with world.batch() as batch:
+                    batch.all_reduce(x, y)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            async with world.batch() as batch:
+                raise AssertionError("it was entered")
+        assert scope.cancelled_caught
+        assert all(np.array_equal(found, 2 * NUMBERS) for found in await get(y))
