@@ -27,6 +27,7 @@ import numpy.typing as npt
 import trio
 
 from .._generation.requests import CommandRequest
+from .._generation.settler import TURN_SECONDS
 from .._generation.timeline import Launch
 from .._memory.arena import ArenaFull, Block, ChunkState
 from .._values.errors import DeviceClosed, DeviceError, OutOfHostMemory
@@ -46,8 +47,11 @@ LONG_OUT_BYTES: Final = 8 << 20
 WINDOW: Final = 3
 """The slots that such a copy uses in turn. They fit in a cache of 2 MiB."""
 
-TURN_SECONDS: Final = 100e-6
+STRETCH_SECONDS: Final = 100e-6
 """A task that has copied for so long lets others run before the next piece."""
+
+STRETCH_ALONE_SECONDS: Final = 300e-6
+"""The same behind a turn in which no other task had anything to do, and so took a few microseconds."""
 
 LONG_TURN_SECONDS: Final = 200e-6
 PATIENCE: Final = 2
@@ -214,7 +218,10 @@ class LongCopy(ShortCopy):
         self._note_ended()
         if self._error is not None:
             raise self._error
-        return now + (TURN_SECONDS if now - begun < LONG_TURN_SECONDS else PATIENCE * TURN_SECONDS)
+        took = now - begun
+        if took < TURN_SECONDS:
+            return now + STRETCH_ALONE_SECONDS
+        return now + (STRETCH_SECONDS if took < LONG_TURN_SECONDS else PATIENCE * STRETCH_SECONDS)
 
     def _note_ended(self) -> None:
         """Settle what has ended, if this task is the one that polls."""
@@ -285,7 +292,7 @@ class LongIn(LongCopy):
 
     async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
         path, free, clock = self._path, self._free, time.perf_counter
-        allowed, until = 0, clock() + TURN_SECONDS
+        allowed, until = 0, clock() + STRETCH_SECONDS
         for number, (begin, size) in enumerate(self._pieces):
             if not free:
                 self._note_ended()
@@ -355,7 +362,7 @@ class LongOut(LongCopy):
     async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
         free, arrived, clock = self._free, self._arrived, time.perf_counter
         self._send_move(self._block.address, self._address, self._path.move)
-        sent, count, allowed, until = 0, len(self._pieces), 0, clock() + TURN_SECONDS
+        sent, count, allowed, until = 0, len(self._pieces), 0, clock() + STRETCH_SECONDS
         for begin, size in self._pieces:
             while free and sent < count:
                 if not allowed:

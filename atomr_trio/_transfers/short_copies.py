@@ -264,6 +264,13 @@ class CopyPath:
         sender, book, lane = self._sender, self.book, self.way.lane
         ticket, at = book.issued + 1, sender.sent
         sent = at + 1
+        if form is None:
+            form = self._run
+        front = form.shared_front if shares else form.front
+        form.pack_into(self._slots, (at & SLOT_MASK) << SLOT_SHIFT, sent, ticket, front, *words, form.behind)
+        sender.sent = self.words[RECORDS_SENT_WORD] = sent
+        sender.announce()
+        # The worker has begun. Nobody looks at the accounts before this stretch without a checkpoint is over.
         block.fast = 0  # a launch must wait for the copy
         if self.incoming:
             block.writer = (lane, ticket)
@@ -272,14 +279,8 @@ class CopyPath:
                 block.readers = {}
         else:
             block.readers[lane] = ticket
-        if form is None:
-            form = self._run
-        front = form.shared_front if shares else form.front
-        form.pack_into(self._slots, (at & SLOT_MASK) << SLOT_SHIFT, sent, ticket, front, *words, form.behind)
         book.launches.append((ticket, owner, self._kind, arguments))
         book.issued = ticket
-        sender.sent = self.words[RECORDS_SENT_WORD] = sent
-        sender.announce()
         return ticket
 
 

@@ -46,7 +46,8 @@ async def scenario(**options: Any):
 @pytest.fixture
 def always_turns(monkeypatch) -> None:
     """Others run after each piece."""
-    set_constant(monkeypatch, long_copies, "TURN_SECONDS", -1.0)
+    set_constant(monkeypatch, long_copies, "STRETCH_SECONDS", -1.0)
+    set_constant(monkeypatch, long_copies, "STRETCH_ALONE_SECONDS", -1.0)
 
 
 @pytest.fixture
@@ -174,9 +175,9 @@ async def test_two_at_a_time_in_one_direction_are_exact_and_one_of_them_goes_the
         assert is_clean(dev)
 
 
-@pytest.mark.parametrize(("others", "pieces"), [(10e-6, 2), (1e-3, 3)])
+@pytest.mark.parametrize(("others", "pieces"), [(10e-6, 5), (100e-6, 2), (1e-3, 3)])
 @pytest.mark.parametrize("direction", ["in", "out"])
-async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_are_slow(
+async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_are_slow_or_have_nothing_to_do(
     direction, others, pieces, monkeypatch
 ):
     """With a clock on which a piece takes 75 us, and the others have so long a turn."""
