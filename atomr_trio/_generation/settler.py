@@ -104,10 +104,11 @@ class Settler:
         self._looked_for = True
         return True
 
-    async def look(self, counter: int, ticket: int) -> None:
+    async def look(self, counter: int, ticket: int, at_least: float = 0.0) -> None:
         """Poll until a counter has reached a ticket, or polling is not worthwhile any more, after `begin_looking`.
 
-        `counter` is its index in the page. It also returns when the generation is lost. It settles nothing.
+        `counter` is its index in the page. Polling is worthwhile for `at_least` so many seconds, if the caller knows
+        how long its command may take. It also returns when the generation is lost. It settles nothing.
 
         A GPU answers a short command in about the time of two turns of trio's scheduler, so by turns alone half a turn
         would be lost. So between two turns the task looks on for a while, if no other task has run in the last one. If
@@ -115,7 +116,7 @@ class Settler:
         """
         words, clock = self._page.words, time.perf_counter
         now = clock()
-        until = now + self.patience
+        until = now + (self.patience if self.patience > at_least else at_least)
         while True:
             before = now
             await trio.lowlevel.checkpoint()

@@ -53,9 +53,8 @@ THREAD_BYTES = 1 << 20
 SCATTERED = 8
 """Copying elements that are not packed takes this many times as long as copying packed ones."""
 
-PINNED_PIECE = 32 << 20
-"""A copy of pinned memory is one command up to this many bytes. The link takes 0.6 ms for them. So a task that waits
-for the last command has seen one end just before, and still polls; see `Settler.run`."""
+PINNED_PIECE = 256 << 20
+"""A copy of pinned memory is one command up to this many bytes."""
 
 MANY = 32
 """The most boxes that one command copies. The driver queues each of them, and accepts about a thousand."""

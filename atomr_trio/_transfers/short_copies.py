@@ -55,6 +55,13 @@ TURN_BYTES = 512 << 10
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
 
+LINK_BYTES_PER_SECOND = 20e9
+"""The least that a link moves of pinned memory, as far as waiting is concerned: its task polls for as long as the copy
+may take so. A task that sleeps is told of the end some 0.2 ms late, a fifth of the time for 64 MiB."""
+
+LONGEST_LOOK_SECONDS = 4e-3
+"""A task does not poll longer for a copy of pinned memory."""
+
 _MOST_FORMS = 256
 """The most kinds of boxes that a path knows at a time."""
 
@@ -296,6 +303,7 @@ class ShortCopy:
         "_error",
         "_failed",
         "_host",
+        "_lasts",
         "_left",
         "_looks",
         "_path",
@@ -321,6 +329,10 @@ class ShortCopy:
         """The number of its commands."""
         self._pinned = pinned
         """The place of pinned memory; None for memory that is copied through slots."""
+        self._lasts = 0.0
+        """The seconds for which polling is worthwhile, whatever was seen before."""
+        if pinned is not None:
+            self._lasts = min(host.nbytes / LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS)
         self._begun = 0
         """The number of commands that were sent."""
         self._ended = 0
@@ -411,7 +423,7 @@ class ShortCopy:
             if not self._looks:
                 await self._sleep()
                 continue
-            await settler.look(path.counter, self._ticket + count - self._begun)
+            await settler.look(path.counter, self._ticket + count - self._begun, self._lasts)
             more = count < self._begun and not settler.over and path.words[path.counter] < self._ticket
             if more and settler.settle_finished():
                 continue

@@ -133,6 +133,29 @@ async def test_a_ticket_that_comes_between_two_turns_is_seen_without_another_tur
     settler.end_looking()
 
 
+async def test_a_task_that_knows_how_long_its_command_may_take_looks_so_long(stage, monkeypatch):
+    settler, now, turns = stage.generation.settler, [0.0], []
+    send(stage, LANE_COMPUTE, 1)
+    checkpoint = trio.lowlevel.checkpoint
+
+    async def turn() -> None:  # others take a millisecond each time
+        now[0] += 1e-3
+        turns.append(now[0])
+        await checkpoint()
+
+    assert settler.begin_looking()
+    for patience, at_least, expected in ((0.0, 0.0095, 10), (0.0045, 0.0, 5), (0.0045, 0.002, 5)):
+        settler.patience = patience
+        now[0] = 0.0
+        turns.clear()
+        with monkeypatch.context() as patch:
+            patch.setattr(settler_module.time, "perf_counter", lambda: now[0])
+            patch.setattr(trio.lowlevel, "checkpoint", turn)
+            await settler.look(counter_word(LANE_COMPUTE), 1, at_least)
+        assert len(turns) == expected
+    settler.end_looking()
+
+
 async def test_a_task_looks_no_longer_than_its_patience(stage):
     settler = stage.generation.settler
     send(stage, LANE_COMPUTE, 1)

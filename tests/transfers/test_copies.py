@@ -35,6 +35,7 @@ from atomr_trio import (
     StandbyLost,
 )
 from atomr_trio._device.device import core_of
+from atomr_trio._generation.settler import SPIN_SECONDS, Settler
 from atomr_trio._transfers import (
     batch_areas as _batch_areas,
     batch_copies,
@@ -720,7 +721,7 @@ def pinned_mappings(pid: int | str = "self") -> int:
 async def test_pinned_arrays_are_copied_by_one_command_without_a_slot(monkeypatch):
     async with scenario() as dev:
         monkeypatch.setattr(core_of(dev).part(Transfers).staging, "has_free", None)
-        size = copy_plan.PINNED_PIECE
+        size = 40 << 20
         host = dev.pinned_empty(size, np.uint8)
         host[:] = expected = numbers(size, np.uint8)
         array = await dev.to_device(host)
@@ -790,6 +791,37 @@ async def test_strided_views_on_either_side_go_with_pinned_memory_too():
         turned = dev.empty(host.T.shape, np.int16)
         await turned.copy_from(host.T)
         assert same(await turned.to_host(), np.ascontiguousarray(values.T))
+
+
+async def test_a_copy_of_pinned_memory_is_polled_for_as_long_as_the_link_may_take(monkeypatch):
+    looks = []
+    look = Settler.look
+
+    async def looked(settler: Settler, counter: int, ticket: int, at_least: float = 0.0) -> None:
+        looks.append(at_least)
+        await look(settler, counter, ticket, at_least)
+
+    async with scenario() as dev:
+
+        def activity() -> trio.Event:
+            return core_of(dev).current.settler._activity  # the settler itself waits for nothing then
+
+        small, large = [dev.pinned_empty(size, np.uint8) for size in (1 << 10, 8 << 20)]
+        for host in (small, large):
+            array = await dev.to_device(host)
+            await array.copy_from(host)
+            await until(lambda: not activity().is_set())
+            with monkeypatch.context() as patch:
+                patch.setattr(Settler, "look", looked)
+                await array.copy_from(host)
+        array, host = await dev.to_device(np.ones(1000)), np.empty(1000)
+        await array.copy_to(host)
+        await until(lambda: not activity().is_set())
+        with monkeypatch.context() as patch:
+            patch.setattr(Settler, "look", looked)
+            await array.copy_to(host)
+    assert looks[0] < SPIN_SECONDS < 2 * SPIN_SECONDS < looks[1]
+    assert looks[2:] == [0]
 
 
 async def test_a_large_copy_of_pinned_memory_is_several_commands(monkeypatch):
