@@ -30,8 +30,9 @@ from .._values.errors import ContextLost, DeviceClosed, DeviceError, DeviceFaile
 from .._values.util import known
 from .._wire.protocol import BATCH_COMMANDS, BATCH_LIMIT, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT
 from .._wire.records.event import MARK
+from .batch_ends import OPERATION, AwaitedEnd
 from .known import HostAnswer, KnownCall
-from .launching import BatchPaths, LaunchPath
+from .launching import BatchPaths, LaunchPath, batch_paths
 from .moves import Moves, moves_of
 
 if TYPE_CHECKING:
@@ -40,12 +41,12 @@ if TYPE_CHECKING:
 
 
 class _Mark(CommandRequest):
-    """The end of what a batch has sent to a lane so far."""
+    """The end of what a batch has sent to a lane so far, in the general way."""
 
     __slots__ = ()
 
     def __init__(self, lane: int) -> None:
-        super().__init__(MARK, b"", (), lane=lane, operation="the end of a batch")
+        super().__init__(MARK, b"", (), lane=lane, operation=OPERATION)
 
 
 class ShortLaunches:
@@ -124,6 +125,10 @@ class BatchSender:
         self.generation: Generation | None = None
         self.path: LaunchPath | None = None
         """The short way, where there is one."""
+        self._end_path: LaunchPath | None = None
+        """That of ends."""
+        self._end: AwaitedEnd | None = None
+        """The last one that was sent by it."""
         self.launchers: dict[object, Any] = {}
         """Its functions; none without one."""
         self.slots: BatchSlots = BatchSlots(device.part(Transfers).batch_areas)
@@ -147,7 +152,12 @@ class BatchSender:
     async def enter(self, *, ordered: bool) -> None:
         """Wait until the device runs, and no lost worker touches its memory any more."""
         self.ordered = ordered
-        generation = await self.device.running_generation()
+        generation = self.device.serving
+        if generation is None or generation.refusing:
+            generation = await self.device.running_generation()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()  # the turn is that of the end
+            self.device.check_open()
         while generation.arena.quarantine:  # verbs of a batch cannot wait for that
             await self.device.changed.wait()
             generation = await self.device.running_generation()
@@ -155,10 +165,9 @@ class BatchSender:
         self._copies = BatchCopies(self.device, generation, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
-                self.path = self.device.part(BatchPaths).of(generation)
+                self.path, self._end_path = self.device.part(BatchPaths).of(generation)
             else:
-                book = generation.timeline.book(self.lane)
-                self.path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
+                self.path, self._end_path = batch_paths(generation, self.lane)
             self.launchers = self.path.launchers
             self.moves = moves_of(self.path, self.device)
 
@@ -168,8 +177,10 @@ class BatchSender:
         self.over = True
         self.launchers = {}
         self.moves = None
-        if self.path is not None and self.lane != LANE_COMPUTE:
-            self.path.close()
+        if self.lane != LANE_COMPUTE:
+            for path in (self.path, self._end_path):
+                if path is not None:
+                    path.close()
         for request in self._requests:
             request.drop()
             request.siblings = ()
@@ -180,13 +191,21 @@ class BatchSender:
     async def flush(self) -> None:
         """Wait for everything that was sent; see `Batch.flush`."""
         generation = self.check()
-        if self.launched:
-            while not generation.admission.has_room_for_batch(self.lane, 1):
-                await generation.admission.wait_room(self.lane)
-                self.check()
-            self._begin(_Mark(self.lane), generation)
+        end = None
+        if self.launched or (self._end is not None and not self._end.over):
+            end = None if self._end_path is None else AwaitedEnd.sent(self._end_path)
+            self._end = end or self._end
+        if end is not None:
             self.launched = False
-        await trio.lowlevel.checkpoint()
+            await self._hear_end(end)
+        else:
+            if self.launched:
+                while not generation.admission.has_room_for_batch(self.lane, 1):
+                    await generation.admission.wait_room(self.lane)
+                    self.check()
+                self._begin(_Mark(self.lane), generation)
+                self.launched = False
+            await trio.lowlevel.checkpoint()
         held = 0
         while self._requests:
             first = self._requests[0]
@@ -207,6 +226,13 @@ class BatchSender:
             for other in errors[1:4]:
                 errors[0].add_note(f"and: {other}")
             raise errors[0]
+
+    async def _hear_end(self, end: AwaitedEnd) -> None:
+        try:
+            await end.wait()
+        except ContextLost as lost:
+            if not any(isinstance(each, ContextLost) for each in self._errors):
+                self._errors.append(lost)
 
     def check(self) -> Generation:
         """Return the generation that takes a call now. Raises an error if the batch takes none."""

@@ -393,7 +393,8 @@ class AwaitedLaunch:
 
     __slots__ = ("_abandoned", "_done", "_error", "_mailbox", "_path", "_task")
 
-    def __init__(self, path: LaunchPath, mailbox: Mailbox) -> None:
+    def __init__(self, path: LaunchPath, mailbox: Mailbox | None) -> None:
+        """`mailbox` is that of the actor whose statistics count it."""
         self._path = path
         self._mailbox = mailbox
         self._task: trio.lowlevel.Task | None = None
@@ -414,13 +415,16 @@ class AwaitedLaunch:
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             if not self._done:
-                self._task = trio.lowlevel.current_task()
-                await trio.lowlevel.wait_task_rescheduled(self._abort)
+                await self._wait_settled()
         except BaseException:
             self._abandoned = not self._done
             raise
         if self._error is not None:
             raise self._error
+
+    async def _wait_settled(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
         self._task = None
@@ -441,7 +445,8 @@ class AwaitedLaunch:
 
     def _end(self, kind: Outcome) -> None:
         self._done = True
-        self._mailbox.count_finished(1, "abandoned" if self._abandoned else kind)
+        if self._mailbox is not None:
+            self._mailbox.count_finished(1, "abandoned" if self._abandoned else kind)
         if self._task is not None:
             task, self._task = self._task, None
             trio.lowlevel.reschedule(task)
@@ -659,18 +664,24 @@ class BatchPaths(DevicePart):
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
-        self._path: LaunchPath | None = None
+        self._paths: tuple[LaunchPath, LaunchPath] | None = None
 
-    def of(self, generation: Generation) -> LaunchPath:
-        """Return the path into a generation that has a ring."""
-        path = self._path
-        if path is None or path.generation is not generation:
-            book = generation.timeline.book(LANE_COMPUTE)
-            path = self._path = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
-        return path
+    def of(self, generation: Generation) -> tuple[LaunchPath, LaunchPath]:
+        """Return the paths of calls and of ends into a generation that has a ring."""
+        paths = self._paths
+        if paths is None or paths[0].generation is not generation:
+            paths = self._paths = batch_paths(generation, LANE_COMPUTE)
+        return paths
 
     def generation_lost(self, number: int) -> None:
-        """Drop the path into a lost generation."""
-        path, self._path = self._path, None
-        if path is not None:
+        """Drop the paths into a lost generation."""
+        paths, self._paths = self._paths, None
+        for path in paths or ():
             path.close()
+
+
+def batch_paths(generation: Generation, lane: int) -> tuple[LaunchPath, LaunchPath]:
+    """Return the short ways of a batch's calls to a lane, whose ends nobody waits for, and of its own end."""
+    book = generation.timeline.book(lane)
+    calls = LaunchPath(generation, book, BATCH_LIMIT, unsigned=True)
+    return calls, LaunchPath(generation, book, BATCH_LIMIT, unsigned=False)

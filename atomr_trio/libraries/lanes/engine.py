@@ -10,9 +10,12 @@ from atomr_cuda.constants.driver import CU_EVENT_DEFAULT
 
 from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
 from ..._worker.base.giving_back import GivingBack
+from ..._worker.base.lanes import Ready
+from ..._worker.base.native_calls import native_call
+from ..._worker.base.shared_words import Words
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from ..._worker.base.lanes import Command, Lane, WorkerServices
 
@@ -27,6 +30,9 @@ class EventEngine:
 
         self._driver = driver
         self._events: dict[int, Any] = {}
+        self._give_up = services.give_up
+        self._version = Words(1)
+        """Where the driver's version goes, which nobody reads."""
         self._giving_back = GivingBack(services.cuda_error)
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             MARK.number: self._mark,
@@ -37,6 +43,22 @@ class EventEngine:
 
     def _mark(self, command: Command, lane: Lane) -> None:
         """Do nothing: the lane itself does the work."""
+
+    def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
+        """Return a mark that is ready to be made again; see `RepeatingEngine`.
+
+        Native code makes a call in any case, so it asks for the version of the driver, which does least.
+        """
+        if verb != MARK.number or payload or places:
+            return None
+        asked = self._driver.cuDriverGetVersion
+
+        def error_of(status: int) -> Exception:
+            error: Exception = asked.library.error(status, asked.symbol)
+            return error
+
+        native = partial(native_call, asked, (self._version.address,), 0, self._give_up)
+        return Ready(lambda _: 0, error_of, native=native)
 
     def _record(self, command: Command, lane: Lane) -> None:
         (number,) = RECORD.struct.unpack(command.payload)
