@@ -13,8 +13,8 @@ any other, `LaunchPath.admit` finds whether something of another lane must be wa
 so then the call goes the general way. A new result is a block that was perhaps just freed: the work that still runs on
 it counts in the same way.
 
-A call keeps its arrays alive until it is done, but only the block of its new result. So a result that is dropped at
-once gives its memory to the next call of the same lane, which runs behind this one.
+A call keeps its arrays alive until it is done, but not its new result (``new_results.py``). So a result that is dropped
+at once gives its memory to the next call of the same lane, which runs behind this one.
 """
 
 from __future__ import annotations
@@ -230,17 +230,18 @@ NOTES_OF_FIXED: Final = """\
 """
 
 
-_Access = tuple[tuple[int, Role], ...]
+Access = tuple[tuple[int, Role], ...]
+"""A call's access to the memory of its arrays, by their numbers."""
 
 
 def function_of(checks: str, notes: str, words: str) -> CodeType:
     """Return the function that writes one record: what it looks at, what it notes in blocks, and the words."""
-    return compile(_BEGIN + checks + _record(notes, words) + _END, "<a repeated call>", "exec")
+    return compile(_BEGIN + checks + record(notes, words) + _END, "<a repeated call>", "exec")
 
 
-def _record(notes: str, words: str, part: object = "") -> str:
+def record(notes: str, listed: str, part: object = "") -> str:
     """Return the lines that write a record of a call, or of this part of several ones."""
-    used, content = f"    usage{part}.last_use = sent\n", f"head{part}, {words}payload{part}"
+    used, content = f"    usage{part}.last_use = sent\n", f"head{part}, {listed}payload{part}"
     return _RECORD.format(notes=notes, content=content, used=used, part=part)
 
 
@@ -265,15 +266,15 @@ def takes(new: str) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled(access: _Access, sources: tuple[Source, ...], is_new: bool) -> CodeType:
-    looks = _arrays([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
+def _compiled(access: Access, sources: tuple[Source, ...], is_new: bool) -> CodeType:
+    looks = arrays_of_call([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
     new = "    word = new.address\n" + may_take("new") if is_new else ""
-    notes = _notes(access) + (takes("new") if is_new else "")
-    return function_of(looks + new + _checks(access), notes, _words(sources))
+    notes = notes_of_call(access) + (takes("new") if is_new else "")
+    return function_of(looks + new + checks_of_call(access), notes, words(sources))
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled_series(access: _Access, parts: tuple[tuple[_Access, tuple[Source, ...]], ...], new: range) -> CodeType:
+def _compiled_series(access: Access, parts: tuple[tuple[Access, tuple[Source, ...]], ...], new: range) -> CodeType:
     """Return the function of a series: it looks at all blocks, and then writes one record after the other."""
     count, numbers = len(parts), range(len(parts))
     text = _BEGIN_OF_SERIES.format(
@@ -282,22 +283,22 @@ def _compiled_series(access: _Access, parts: tuple[tuple[_Access, tuple[Source, 
         owners="".join(f"owner{part}, " for part in numbers),
     )
     named = [i for accesses, sources in parts for i, _ in (*accesses, *sources)]
-    text += _arrays(i for i in named if i not in new)
+    text += arrays_of_call(i for i in named if i not in new)
     text += "".join(f"    b{i} = given[{i}]\n{may_take(f'b{i}')}" for i in new)
-    text += _checks(access, f" or not path.has_room({count})")
+    text += checks_of_call(access, f" or not path.has_room({count})")
     for part, (accesses, sources) in enumerate(parts):
         taken = "" if part else "".join(takes(f"b{i}") for i in new)
         text += "    sent += 1\n" if part else ""
-        text += _record(taken + _notes(accesses), _words(sources, new), part)
+        text += record(taken + notes_of_call(accesses), words(sources, new), part)
     return compile(text + _END, "<a series of repeated calls>", "exec")
 
 
-def _arrays(numbers: Iterable[int]) -> str:
+def arrays_of_call(numbers: Iterable[int]) -> str:
     """Return the lines that look at each of these arrays."""
     return "".join(_ARRAY.format(i=i) for i in dict.fromkeys(numbers))
 
 
-def _checks(access: _Access, more: str = "") -> str:
+def checks_of_call(access: Access, more: str = "") -> str:
     """Return the lines that leave if an array must be waited for, or if `more` is true behind fills of new arrays."""
     if not access:
         return ""
@@ -305,17 +306,18 @@ def _checks(access: _Access, more: str = "") -> str:
     return _CHECKS.format(different=" or ".join(f"b{i}.fast != token" for i, _ in access), operands=operands, more=more)
 
 
-def _notes(access: _Access) -> str:
+def notes_of_call(access: Access) -> str:
+    """Return the lines that note a call in the blocks of its arrays."""
     return "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
 
 
-def _words(sources: Sequence[Source], new: Sequence[int] = ()) -> str:
+def words(sources: Sequence[Source], new: Sequence[int] = ()) -> str:
     """Return the words of a record, each with a comma. Of the numbers in `new` there is no array, but a block."""
-    words = ""
+    listed = ""
     for i, more in sources:
         place = f"b{i}.address" if i in new else f"b{i}.address + a{i}._offset"
-        words += f"numbers[{more}], " if i == NUMBER else f"{'word' if i == NEW else place} + {more}, "
-    return words.replace(" + 0, ", ", ")
+        listed += f"numbers[{more}], " if i == NUMBER else f"{'word' if i == NEW else place} + {more}, "
+    return listed.replace(" + 0, ", ", ")
 
 
 _OF_FIXED: Final = function_of(_CHECKS_OF_FIXED, NOTES_OF_FIXED, "")

@@ -10,12 +10,12 @@ import collections
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._memory.arena import Block, Ticket
+from .._memory.arena import Birth, Block, Ticket
 from .._supervision.mailbox import Request
 from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
 from .._wire.channel import TimelinePage
@@ -23,10 +23,11 @@ from .._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LANE_COMPUTE, LIBRARY_MI
 from .._wire.ring import fence
 from .._wire.status import StatusClass
 from .admission import Admission
+from .chunks import Chunks
 from .inbox import Inbox
 from .life import Life
 from .loss import MakeError
-from .timeline import Command, Launch, Launches, LaunchOwner, Operand, Timeline
+from .timeline import Command, Launch, Launches, LaunchOwner, Operand, Timeline, with_new
 
 if TYPE_CHECKING:
     from .services import Neighbours
@@ -55,6 +56,7 @@ class Settler:
         wake: int,
         inbox: Inbox,
         admission: Admission,
+        chunks: Chunks,
         spin: float,
     ) -> None:
         self._longest_patience: float = max(spin, SPIN_SECONDS)
@@ -66,6 +68,7 @@ class Settler:
         self._wake = wake
         self._inbox = inbox
         self._admission = admission
+        self._chunks = chunks
         self.roused: Callable[[], None] = lambda: None
         """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
         self.neighbours: Neighbours | None = None
@@ -266,7 +269,8 @@ class Settler:
                     spoiled = getattr(launch[1], "spoiled", None)
                     if spoiled is not None:
                         behind = [*launches[place + 1 :], *book.launches]
-                        self._spoil(spoiled, [each for each in behind if (book.index, each[0]) not in told], failure)
+                        untold = [each for each in behind if (book.index, each[0]) not in told]
+                        self._spoil(spoiled, untold, book.index, failure)
         owner, count = launches[0][1], 0
         for launch in launches:
             if launch[1] is not owner:
@@ -285,9 +289,10 @@ class Settler:
                 failed.add(launch[0])
         return failed
 
-    def _spoil(self, block: Block, launches: Sequence[Launch], failure: dict[str, Any]) -> None:
+    def _spoil(self, block: Block, launches: Sequence[Launch], lane: int, failure: dict[str, Any]) -> None:
         """Fail the launches that have run on a block without its first contents, and tear what they have written."""
-        for launch in launches:
+        born = self._born()
+        for launch in [with_new(each, lane, born) for each in launches]:
             operation, operands = launch[2]._describe(launch[3])
             if any(each is block for each, _ in operands):
                 launch[1].launch_failed(launch, error_of(self._life, operation, failure))
@@ -295,6 +300,10 @@ class Settler:
                     if role is not Role.READ and not each.freed:
                         each.fast = 0
                         each.tear(f"{operation} was writing it, on an array whose first contents could not be written")
+
+    def _born(self) -> Mapping[Birth, Block]:
+        """Return the new results of launches, by their births; see `with_new`."""
+        return self._chunks.arena.born(self._life.number)
 
     def _settle(self, command: Command) -> None:
         key = (command.lane, command.ticket)
@@ -331,7 +340,7 @@ class Settler:
         self.over = True
         self.spoiled.clear()
         lost = list(self._timeline.take_rest())
-        launches = list(self._timeline.take_rest_of_launches())
+        launches = list(self._timeline.take_rest_of_launches(self._born()))
         for command in lost:
             self._tear(command.operation, command.operands)
         # Of thousands of launches many are the same, down to the objects that they were given.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from .._memory.arena import Block, Recipe, Ticket
+from .._memory.arena import Birth, Block, Recipe, Ticket
 from .._values.errors import DeviceError
 from .._wire.channel import TimelinePage
 from .._wire.protocol import LANE_NAMES, LANES, MAX_LANES, Role
@@ -117,6 +117,16 @@ Launch = tuple[int, "LaunchOwner", "Launchable", tuple[object, ...]]
 tuple, because a batch makes one for each of its launches; its description is needed only for an error."""
 
 
+def with_new(launch: Launch, lane: int, born: Mapping[Birth, Block]) -> Launch:
+    """Return a launch with its new result, if it has one that is still an array's, behind its arguments.
+
+    `Launchable._describe` takes that into account. `born` is what `Arena.born` returns.
+    """
+    ticket, owner, launched, arguments = launch
+    block = born.get((lane, ticket))
+    return launch if block is None else (ticket, owner, launched, (*arguments, block))
+
+
 class Launchable(Protocol):
     """A kernel, or a library's call that is repeated."""
 
@@ -125,7 +135,7 @@ class Launchable(Protocol):
         """The engine that runs it."""
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation, in words, and its access to memory."""
+        """Return the operation, in words, and its access to memory: to a new result only if that is given as well."""
 
 
 class LaunchOwner(Protocol):
@@ -366,11 +376,11 @@ class Timeline:
             while lane.in_flight:
                 yield lane.end()
 
-    def take_rest_of_launches(self) -> Iterator[Launch]:
-        """Remove and yield the remaining launches of batches."""
+    def take_rest_of_launches(self, born: Mapping[Birth, Block]) -> Iterator[Launch]:
+        """Remove and yield the remaining launches of batches, with their new results (`with_new`)."""
         for lane in self.lanes:
             while lane.launches:
-                yield lane.launches.popleft()
+                yield with_new(lane.launches.popleft(), lane.index, born)
 
     @property
     def idle(self) -> bool:
