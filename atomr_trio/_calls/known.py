@@ -25,7 +25,7 @@ from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
 from .._generation.timeline import Operand
-from .._memory.arena import Block
+from .._memory.arena import Birth, Block
 from .._wire.protocol import Mode, Role
 from .._wire.ready import filled, has_room, new_identity, ready_head, with_holes
 from .._wire.records.calls import STAGING_AT
@@ -268,6 +268,10 @@ class KnownCall:
         return request, self.result(arrays) if result is None else result
 
     # For launch paths.
+
+    def births(self, lane: int, ticket: int) -> Sequence[Birth]:
+        """Return the births of the new results of a call with this ticket (`Block.born`)."""
+        return () if self.new is None else ((lane, ticket),)
 
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring, because the lane has run such a call before."""

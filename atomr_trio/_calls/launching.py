@@ -49,7 +49,6 @@ from .._wire.ring import MAX_RECORD
 from .first_fills import FilledFirst, first_fill
 from .kernel_launches import kernel_launcher, prepared_launcher
 from .known import HostAnswer, KnownCall
-from .new_results import new_launcher
 from .repeating import (
     CallLauncher,
     FixedCall,
@@ -58,6 +57,7 @@ from .repeating import (
     SeriesLauncher,
     call_launcher,
     fixed_launcher,
+    new_launcher,
     series_launcher,
     words_of_call_launcher,
 )
@@ -189,13 +189,13 @@ class LaunchPath:
         self._keep(call, launcher)
         return launcher
 
-    def learn_series(self, series: SeriesCall) -> SeriesLauncher | None:
+    def learn_series(self, series: SeriesCall, memory: DeviceMemory) -> SeriesLauncher | None:
         """Prepare the short way for a verb of several calls, and return it; None if it has none (yet)."""
         if self.sender.refusing or not self.book.open:  # the first command of a lane opens it
             return None
         if not all(part.may_be_short(self.generation, self.book.index) for part in series.parts):
             return None
-        launcher = series_launcher(self, series)
+        launcher = series_launcher(self, series, memory)
         self._keep(series, launcher)
         return launcher
 

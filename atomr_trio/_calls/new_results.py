@@ -1,10 +1,10 @@
-"""The short way of a repeated call with a new result: one function takes the memory, sends the record, makes the array.
+"""The lines by which a repeated call takes memory for its new results (``repeating.py``), and makes the arrays.
 
 In a loop such as ``r = batch.blas.gemm(a, b)`` each result is dropped when the next one, or the one after it, is made.
 Its block is then at the head of the arena's orphans. If only this lane has used it (`Block.fast`) and nobody else knows
 it, it becomes the block of the new result as it is: the call runs behind all work on it. That needs neither the arena
 nor an account of what to wait for. In every other case the arena allocates, and it is found whether the lane may write
-to what that returns without waiting (``repeating.py``).
+to what that returns without waiting.
 
 The call does not keep that block: it could not be used again before the call is seen to be done, and a batch is seen to
 be done at its end. So each call would have a block of its own, in memory that no cache holds. Who must know the new
@@ -13,62 +13,45 @@ result of an unfinished call, because the call fails or is lost, finds it by its
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from sys import getrefcount
-from types import CodeType
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Final
 
-from .._arrays.arrays import DeviceArray, Storage
+from .._arrays.arrays import DeviceArray, Layout, Storage
 from .._memory.arena import AT_A_TIME, KNOWN_HERE_ALONE
-from .repeating import (
-    Access,
-    arrays_of_call,
-    checks_of_call,
-    launcher_of,
-    may_take,
-    notes_of_call,
-    record,
-    takes,
-    words,
-)
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .._arrays.memory import DeviceMemory
-    from .._generation.timeline import LaunchOwner
-    from .known import KnownCall, Source
-    from .launching import LaunchPath
 
-
-class NewLauncher(Protocol):
-    """The function of one form of calls with a new result."""
-
-    def __call__(
-        self, call: KnownCall, given: tuple[object, ...], owner: LaunchOwner, numbers: Sequence[int] = (), /
-    ) -> DeviceArray | None:
-        """Write the record of the call into the ring, and return its result.
-
-        Returns None, without any effect, if it must go the general way. See `CallLauncher` for what it is given.
-        """
-
-
-_BEGIN = """\
-def launch(call, given, owner, numbers=()):
-    sent = sender.sent + 1
-    if not here() or (sent > path.last_record and not path.look_again()):
-        return None
+_MAY_TAKE = """\
+    if {new}.chunk.state is not READY or arena.quarantine:
+        return False
+    if {new}.readers and {new}.epoch == number:
+        for other in {new}.readers:
+            if other != lane and words[counter_word(other)] < {new}.readers[other]:
+                return False
+    if order.others is not None and order.others.uses({new}):
+        return False
 """
+_TAKES = """\
+    {new}.epoch = number
+    {new}.writer = me
+    if {new}.readers:
+        {new}.readers = {{}}
+    {new}.written = True
+    {new}.fast = token
+"""
+_BORN = "    {new}.born = {birth}\n"
 _TAKE_AGAIN = """\
+    made{i} = None
     if orphans:
-        new = orphans[0]
+        {new} = orphans[0]
         if (
-            new.fast == token
-            and new.nbytes == nbytes
-            and getrefcount(new) == known_alone
-            and not new.peers
-            and not new.chunk.guard
-            and not arena.damaged
+            {new}.fast == token
+            and {new}.nbytes == nbytes{i}
+            and getrefcount({new}) == known_alone
+            and not {new}.peers
+            and not {new}.chunk.guard
             and not arena.quarantine
             and arena.promises is None
             and order.others is None
@@ -76,69 +59,79 @@ _TAKE_AGAIN = """\
             orphans.popleft()
             if orphans:
                 arena.collect(AT_A_TIME)
-            new.recipe = result = None
-        else:
-            new = None
-    else:
-        new = None
-    if new is None:
+            {new}.recipe = None
+            storage = bare(Storage)
+            storage.memory = memory
+            storage.device = device
+            storage.block = {new}
+            storage.uses = None
+            made{i} = bare(DeviceArray)
+            made{i}._storage = storage
+            made{i}._offset = 0
+            made{i}.shape = shape{i}
+            made{i}.strides = strides{i}
+            made{i}.dtype = made{i}._plain = dtype{i}
+            made{i}._form = form{i}
+    if made{i} is None:
 """
+"""It makes the same array as `new_array`. Nothing may come between the look at the queue and the change of it."""
 _ALLOCATE = """\
-    result = call.new_result(memory)
-    new = result._storage.block
+    made{i} = allocate(layout{i}, form{i})
+    {new} = made{i}._storage.block
 """
-_BIRTH = "    new.born = me\n"
-_END = """\
-    if result is None:
-        storage = bare(Storage)
-        storage.memory = memory
-        storage.device = device
-        storage.block = new
-        storage.uses = None
-        result = bare(DeviceArray)
-        result._storage = storage
-        result._offset = 0
-        result.shape = shape
-        result.strides = strides
-        result.dtype = result._plain = dtype
-        result._form = form
-    return result
-"""
-_TAKEN_AGAIN = KNOWN_HERE_ALONE + 1
-"""The references to a block that nobody but `launch` and the arena knows: the queue of orphans has one as well."""
 
 
-@functools.lru_cache(maxsize=1024)
-def _compiled(access: Access, sources: tuple[Source, ...], *, again: bool) -> CodeType:
-    allocate = _ALLOCATE + may_take("new")
+def may_take(new: str) -> str:
+    """Return the lines that leave if the lane may not write the block of this name, which is new, without waiting."""
+    return _MAY_TAKE.format(new=new)
+
+
+def takes(new: str, birth: str = "") -> str:
+    """Return the lines by which such a block becomes the lane's own; the result of a call has a birth."""
+    return _TAKES.format(new=new) + (_BORN.format(new=new, birth=birth) if birth else "")
+
+
+def birth_of(number: int) -> str:
+    """Return the birth of the new result of this number, in the first part of a call (`Birth`)."""
+    return f"(*me, {number})" if number else "me"
+
+
+def made(i: int, new: str, *, again: bool) -> str:
+    """Return the lines that make an array for the new result of this number, with a block of this name.
+
+    They leave if the lane may not write to it without waiting. `again` says that blocks may be taken again.
+    """
+    allocates = _ALLOCATE + may_take(new).replace("{", "{{").replace("}", "}}")
     if again:
-        allocate = _TAKE_AGAIN + "".join(f"    {line}\n" for line in allocate.splitlines())
-    looks = arrays_of_call([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
-    text = _BEGIN + looks + checks_of_call(access) + allocate + "    word = new.address\n"
-    text += record(notes_of_call(access) + takes("new") + _BIRTH, words(sources))
-    return compile((text + _END).replace("return False", "return None"), "<a repeated call>", "exec")
+        allocates = _TAKE_AGAIN + "".join(f"    {line}\n" for line in allocates.splitlines())
+    return allocates.format(i=i, new=new)
 
 
-def new_launcher(path: LaunchPath, call: KnownCall, memory: DeviceMemory) -> NewLauncher:
-    """Return the function of a form of calls with a new result for the lane of a path. It holds no array."""
-    new = call.new
-    assert new is not None
-    shape, strides, nbytes, dtype = new.layout
-    more = {
+def takes_again(memory: DeviceMemory) -> bool:
+    """Return whether a device's blocks may be taken again: nobody else must be told of a new array."""
+    return memory.is_plain and KNOWN_HERE_ALONE > 0
+
+
+def names_of_new(memory: DeviceMemory, new: Sequence[tuple[Layout, object]]) -> dict[str, Any]:
+    """Return the names in those lines, for new results of these layouts and forms."""
+    found = {
         "AT_A_TIME": AT_A_TIME,
         "DeviceArray": DeviceArray,
         "Storage": Storage,
+        "allocate": memory.again,
         "bare": object.__new__,
         "device": memory.device,
-        "dtype": dtype,
-        "form": new.form,
         "getrefcount": getrefcount,
-        "known_alone": _TAKEN_AGAIN,
+        "known_alone": _KNOWN_ALONE,
         "memory": memory,
-        "nbytes": nbytes,
         "orphans": memory.orphans,
-        "shape": shape,
-        "strides": strides,
     }
-    code = _compiled(call.access, call.sources, again=memory.is_plain and KNOWN_HERE_ALONE > 0)
-    return cast("NewLauncher", launcher_of(path, call, code, more))
+    for number, (layout, form) in enumerate(new):
+        shape, strides, nbytes, dtype = layout
+        each = {"layout": layout, "form": form, "shape": shape, "strides": strides, "nbytes": nbytes, "dtype": dtype}
+        found |= {f"{name}{number}": value for name, value in each.items()}
+    return found
+
+
+_KNOWN_ALONE: Final = KNOWN_HERE_ALONE + 1
+"""The references to a block that only such a function and the arena know: the queue of orphans has one as well."""

@@ -265,7 +265,7 @@ class Settler:
                 failure = told.pop((book.index, launch[0]), None)
                 if failure is not None and launch[0] not in failed:
                     error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
-                    launch[1].launch_failed(launch, error)
+                    launch[1].launch_failed(with_new(launch, book.index, self._born()), error)
                     spoiled = getattr(launch[1], "spoiled", None)
                     if spoiled is not None:
                         behind = [*launches[place + 1 :], *book.launches]
@@ -285,7 +285,7 @@ class Settler:
         for launch in launches:
             make_error = self.spoiled.pop((lane, launch[0]), None)
             if make_error is not None:
-                launch[1].launch_failed(launch, make_error())
+                launch[1].launch_failed(with_new(launch, lane, self._born()), make_error())
                 failed.add(launch[0])
         return failed
 

@@ -118,13 +118,14 @@ tuple, because a batch makes one for each of its launches; its description is ne
 
 
 def with_new(launch: Launch, lane: int, born: Mapping[Birth, Block]) -> Launch:
-    """Return a launch with its new result, if it has one that is still an array's, behind its arguments.
+    """Return a launch with the blocks of its new results behind its arguments, for `Launchable._describe`.
 
-    `Launchable._describe` takes that into account. `born` is what `Arena.born` returns.
+    In the place of one that is no array's any more is None. `born` is what `Arena.born` returns.
     """
     ticket, owner, launched, arguments = launch
-    block = born.get((lane, ticket))
-    return launch if block is None else (ticket, owner, launched, (*arguments, block))
+    births_of: Callable[[int, int], Sequence[Birth]] | None = getattr(launched, "births", None)
+    births = () if births_of is None else births_of(lane, ticket)
+    return (ticket, owner, launched, (*arguments, *map(born.get, births))) if births else launch
 
 
 class Launchable(Protocol):
