@@ -108,6 +108,7 @@ class LaunchedRecord(Launched, Protocol):
 
     _payload: bytes
     _blocks: tuple[Block, ...]
+    """Those that it writes, and behind them those that it reads. With their numbers the key changes."""
     _reads: tuple[Block, ...]
     _writes: tuple[Block, ...]
     _arguments: tuple[object, ...]
@@ -176,7 +177,7 @@ class LaunchPath:
     def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a launch of `kernel` with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(kernel):
-            self._keep(prepared, prepared_launcher(self, kernel._record_bytes))
+            self._keep(prepared, prepared_launcher(self, prepared, kernel._record_bytes))
 
     def learn_call(self, call: KnownCall, memory: DeviceMemory) -> Any:
         """Prepare the short way for a repeated call of a library, and return it; None if it has none (yet).

@@ -259,7 +259,7 @@ def function_of_kernel(begin: str, checks: str, notes: str, content: str) -> Cod
 def _compiled(access: Access, sources: tuple[Source, ...], is_new: bool) -> CodeType:
     looks = _arrays([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
     new = "    word = new.address\n" + may_take("new") if is_new else ""
-    notes = _notes(access) + (takes("new") if is_new else "")
+    notes = notes_of_call(access) + (takes("new") if is_new else "")
     return function_of(looks + new + _checks(access), notes, _words(sources))
 
 
@@ -268,7 +268,7 @@ def _compiled_with_new(access: Access, sources: tuple[Source, ...], *, again: bo
     """Return the function of a call with a new result: it looks at the arrays, and only then takes memory."""
     looks = _arrays([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
     text = _BEGIN_OF_NEW + looks + _checks(access) + made(0, "new", again=again) + "    word = new.address\n"
-    text += _record(_notes(access) + takes("new", "me"), _words(sources)) + "    return made0\n"
+    text += _record(notes_of_call(access) + takes("new", "me"), _words(sources)) + "    return made0\n"
     return compile(text.replace("return False", "return None"), "<a repeated call>", "exec")
 
 
@@ -290,7 +290,7 @@ def _compiled_series(
     for part, (accesses, sources) in enumerate(parts):
         taken = "" if part else "".join(takes(f"b{i}", birth_of(number)) for number, i in enumerate(new))
         text += "    sent += 1\n" if part else ""
-        text += _record(taken + _notes(accesses), _words(sources, new), part)
+        text += _record(taken + notes_of_call(accesses), _words(sources, new), part)
     text += f"    return (*given, {''.join(f'made{number}, ' for number in range(len(new)))})\n"
     return compile(text.replace("return False", "return ()"), "<a series of repeated calls>", "exec")
 
@@ -308,7 +308,7 @@ def _checks(access: Access, more: str = "") -> str:
     return _CHECKS.format(different=" or ".join(f"b{i}.fast != token" for i, _ in access), operands=operands, more=more)
 
 
-def _notes(access: Access) -> str:
+def notes_of_call(access: Access) -> str:
     """Return the lines that note a call in the blocks of its arrays."""
     return "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
 
