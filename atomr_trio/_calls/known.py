@@ -24,8 +24,8 @@ from .._arrays.arrays import DeviceArray, Layout, Storage, check_usable, layout_
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
-from .._generation.timeline import Operand
-from .._memory.arena import Birth, Block
+from .._generation.timeline import Birth, Operand
+from .._memory.arena import Block
 from .._wire.protocol import Mode, Role
 from .._wire.ready import filled, has_room, new_identity, ready_head, with_holes
 from .._wire.records.calls import STAGING_AT

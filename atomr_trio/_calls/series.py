@@ -20,8 +20,8 @@ import trio
 
 from .._arrays.arrays import DeviceArray, Layout, Storage, layout_of
 from .._generation.requests import CallKind, CommandRequest
-from .._generation.timeline import Launch, LaunchOwner, Operand
-from .._memory.arena import Birth, Block
+from .._generation.timeline import Birth, Launch, LaunchOwner, Operand
+from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._transfers.memory import tear_halves
 from .._values.errors import DeviceError

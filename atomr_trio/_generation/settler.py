@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._memory.arena import Birth, Block, Ticket
+from .._memory.arena import Block, Ticket
 from .._supervision.mailbox import Request
 from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
 from .._wire.channel import TimelinePage
@@ -27,7 +27,7 @@ from .chunks import Chunks
 from .inbox import Inbox
 from .life import Life
 from .loss import MakeError
-from .timeline import Command, Launch, Launches, LaunchOwner, Operand, Timeline, with_new
+from .timeline import Birth, Command, Launch, Launches, LaunchOwner, Operand, Timeline, with_new
 
 if TYPE_CHECKING:
     from .services import Neighbours

@@ -12,13 +12,16 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
-from .._memory.arena import Birth, Block, Recipe, Ticket
+from .._memory.arena import Block, Recipe, Ticket
 from .._values.errors import DeviceError
 from .._wire.channel import TimelinePage
 from .._wire.protocol import LANE_NAMES, LANES, MAX_LANES, Role
 from .._wire.ring import group_index
 
 Operand = tuple[Block, Role]
+
+Birth = tuple[int, ...]
+"""The ticket of the first command of a call; for those behind the first of several new results, with 1, 2 and so on."""
 
 ORPHANS_AT_ONCE: Final = 64
 """The most commands that one call sends for collected graphs, modules or events. A call makes at most one such object

@@ -75,9 +75,6 @@ KNOWN_HERE_ALONE = known_here_alone(sys.implementation.name, sys.version_info[:2
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
 
-Birth = tuple[int, ...]
-"""The ticket of the first command of a call; behind the first of several new results, with their numbers from 1 on."""
-
 Bound = Literal["memory", "promised", "chunks", "addresses"]
 """The limits of an arena."""
 
@@ -201,8 +198,8 @@ class Block:
         """The token of a generation and a lane in which the block may be used without further checks: it is intact,
         and only that lane has used it in that generation. 0 when that is not known."""
         self.writer: Ticket | None = None
-        self.born: Birth | None = None
-        """The call that went the short way and has this as its new result; None if there is no such call."""
+        self.born: tuple[int, ...] | None = None
+        """Which new result of a call on the short way it is (`Birth`, ``timeline.py``); None if it is not one."""
         self.reader: Ticket | None = None
         """The last reader that went the short way, which notes it here at less cost; perhaps older than a writer of its
         own lane."""
@@ -550,7 +547,7 @@ class Arena:
         for _ in range(len(self.orphans) if most is None else min(most, len(self.orphans))):
             self.free(self.orphans.popleft())
 
-    def born(self, number: int) -> dict[Birth, Block]:
+    def born(self, number: int) -> dict[tuple[int, ...], Block]:
         """Return the new results of calls of generation `number` that went the short way, while arrays have them."""
         return {block.born: block for block in self.blocks if block.born is not None and block.epoch == number}
 
