@@ -103,6 +103,25 @@ _FORMS: Final[dict[Hashable, object]] = {}
 """What stands for a form, by what it is: an object that is equal only to itself is looked up faster."""
 
 
+_Shape = tuple[int, ...]
+_RESHAPED: Final[dict[tuple[_Shape, _Shape, int], tuple[_Shape, _Shape]]] = {}
+"""The shape and the strides of a view that `reshape` returns, by the shape of a C-contiguous array, the wanted one of
+ints, and the bytes of an element."""
+
+
+def _find_reshaped(shape: _Shape, wanted: Sequence[object], itemsize: int) -> tuple[_Shape, _Shape] | None:
+    """Return the shape and the strides of a view, and remember them; None if numpy has to decide."""
+    lengths = _layout.reshaped(math.prod(shape), wanted)
+    if lengths is None:
+        return None
+    found = lengths, _layout.contiguous_strides(lengths, itemsize)
+    if type(wanted) is tuple:
+        if len(_RESHAPED) >= _MOST_FORMS:
+            _RESHAPED.clear()
+        _RESHAPED[shape, wanted, itemsize] = found
+    return found
+
+
 class Storage:
     """Holds a block for an array and its views, and gives it back with the last of them."""
 
@@ -411,12 +430,22 @@ class DeviceArray(metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` if the sizes differ, or if the strides of the array allow no view of that shape.
         """
-        wanted: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], Sequence) else shape
-        if self._plain is not None:
-            lengths = _layout.reshaped(self.size, wanted)
-            if lengths is not None:
-                strides = _layout.contiguous_strides(lengths, self.dtype.itemsize)
-                return view_of(self._storage, self._offset, lengths, strides, self.dtype, self._plain)
+        wanted: Any = shape
+        if len(shape) == 1 and (type(shape[0]) is tuple or isinstance(shape[0], Sequence)):
+            wanted = shape[0]
+        plain = self._plain
+        if plain is not None:
+            found = None
+            if type(wanted) is tuple:
+                for length in wanted:
+                    if type(length) is not int:  # 1.0 and True are equal to 1
+                        break
+                else:
+                    found = _RESHAPED.get((self.shape, wanted, plain.itemsize))
+            found = found or _find_reshaped(self.shape, wanted, plain.itemsize)
+            if found is not None:
+                lengths, strides = found
+                return view_of(self._storage, self._offset, lengths, strides, plain, plain)
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         try:
             view = np.reshape(shadow, tuple(operator.index(length) for length in wanted), copy=False)

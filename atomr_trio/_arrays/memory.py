@@ -76,6 +76,11 @@ class DeviceMemory(DevicePart):
         """The arena."""
         return self.maybe_arena or known(self.maybe_arena, "a device that is open has an arena")
 
+    @property
+    def is_plain(self) -> bool:
+        """True if an array needs no more than a block: neither a guard on either side of it, nor checks."""
+        return not self._guarded and not self._checked
+
     # --- arrays -------------------------------------------------------------------------------------------------------
 
     @trio.lowlevel.enable_ki_protection

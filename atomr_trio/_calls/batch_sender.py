@@ -253,15 +253,13 @@ class BatchSender:
         """
         launcher = self.launchers.get(call._key)
         if launcher is None and self.path is not None and not self.over:
-            launcher = self.path.learn_call(call)
-        new, answer = call.new, call.answer
-        result: DeviceArray | None = None
+            launcher = self.path.learn_call(call, self.memory)
+        answer = call.answer
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)
-            if new is not None:
-                result = call.new_result(self.memory)
-                block = result._storage.block
-                if launcher(call, (*arrays, block), owner, block):
+            if call.new is not None:
+                result: DeviceArray | None = launcher(call, arrays, owner)
+                if result is not None:
                     self.launched = True
                     return result
             elif answer is not None:
@@ -273,7 +271,7 @@ class BatchSender:
         if answer is not None:
             return None
         self._check_room(self.lane, 1)
-        request, found = call.again(self.device, arrays, self.lane, result)
+        request, found = call.again(self.device, arrays, self.lane)
         generation = self.send(request)
         if self.path is not None:
             generation.order.promote_all(request.blocks(), self.lane)

@@ -2,8 +2,9 @@
 
 A batch launches in about a microsecond, and a loop over the arguments would take as long by itself. So this file
 generates, for a kernel's parameters, the lines that one would write by hand. They convert the usual types without a
-call, and leave for all others, which `KernelSignature.pack` then converts or refuses. They contain only the numbers of
-the parameters, and no name from a user or a compiler.
+call, and leave for all others, which `KernelSignature.pack` then converts or refuses. A number that is the same object
+as with the last launch is not looked at again. They contain only the numbers of the parameters, and no name from a user
+or a compiler.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import sys
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -38,18 +39,29 @@ class Encoding(NamedTuple):
 
 
 _FLOAT = """
-    if type(a{i}) is not float:
-        if type(a{i}) not in REALS{size}:
+    if a{i} is not last{i}:
+        if type(a{i}) is float:
+            last{i} = a{i}
+        elif type(a{i}) in REALS{size}:
+            a{i} = float(a{i})
+        else:
             {leave}
-        a{i} = float(a{i})
 """
-_NARROW = (
-    _FLOAT
-    + """\
-    if a{i} > {largest} or a{i} < -{largest}:
-        {leave}
+_NARROW = """
+    if a{i} is not last{i}:
+        if type(a{i}) is float:
+            if a{i} > {largest} or a{i} < -{largest}:
+                {leave}
+            last{i} = a{i}
+        elif type(a{i}) in REALS{size}:
+            a{i} = float(a{i})
+            if a{i} > {largest} or a{i} < -{largest}:
+                {leave}
+        else:
+            {leave}
 """
-)
+_NO_NUMBER: Final = object()
+"""What stands for the number that a parameter was last found to take, as long as there is none."""
 _LARGEST = {2: 65504.0, 4: (2 - 2**-23) * 2.0**127}
 """The largest float by its size in bytes. A number that does not fit must be found before a block is changed."""
 _BOOL = """
@@ -57,12 +69,17 @@ _BOOL = """
         {leave}
 """
 _TYPED = """
-    if type(a{i}) is not int:
-        if type(a{i}) not in INTEGERS:
+    if a{i} is not last{i}:
+        if type(a{i}) is int:
+            if not {low} <= a{i} <= {high}:
+                {leave}
+            last{i} = a{i}
+        elif type(a{i}) in INTEGERS:
+            a{i} = int(a{i})
+            if not {low} <= a{i} <= {high}:
+                {leave}
+        else:
             {leave}
-        a{i} = int(a{i})
-    if not {low} <= a{i} <= {high}:
-        {leave}
 """
 _INTEGER = (
     _TYPED
@@ -71,15 +88,14 @@ _INTEGER = (
 """
 )
 _ARRAY = """
-    kind = type(a{i})
-    if kind is DeviceArray:
+    if type(a{i}) is DeviceArray:
         {unless_plain}
         block{i} = a{i}._storage.block
         if block{i}.fast != token:
             {leave}
         reads{i} = {reads}
         a{i} = block{i}.address + a{i}._offset
-    elif kind is int:
+    elif (kind := type(a{i})) is int:
         if not {low} <= a{i} <= {high_address}:
             {leave}
         block{i} = None
@@ -163,6 +179,10 @@ def _written(parameters: tuple[Parameter, ...], leave: str) -> Encoding:
     proven = any(parameter.reads for parameter in parameters)
     for i, parameter in enumerate(parameters):
         text += _part(i, parameter, names, leave, proven=proven)
+    kept = [f"last{i}" for i in range(len(parameters)) if f"last{i}" in text]
+    if kept:
+        text = f"    global {', '.join(kept)}\n{text}"
+    names |= dict.fromkeys(kept, _NO_NUMBER)
     notes = "".join(_CLAIM.format(i=i) for i, each in enumerate(parameters) if each.kind in _OF_ARRAYS)
     return Encoding(text, notes, listed, MappingProxyType(names))
 

@@ -7,15 +7,17 @@ arguments of the kernel (``encoder.py``): to call a function for them took a fif
 from __future__ import annotations
 
 import struct
+from types import CodeType
 from typing import TYPE_CHECKING, Final, cast
 
+from .._wire.protocol import Role
 from .._wire.records.module import LAUNCH
 from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL
 from .encoder import encoding
-from .repeating import NOTES_OF_FIXED, function_of_kernel, kernel_launcher_of
+from .repeating import NOTES_OF_FIXED, function_of_kernel, kernel_launcher_of, notes_of_call
 
 if TYPE_CHECKING:
-    from .launching import LaunchedKernel, Launcher, LaunchPath
+    from .launching import LaunchedKernel, LaunchedRecord, Launcher, LaunchPath
 
 _FIELDS: Final = struct.Struct("<Q24sI4x")
 """The fields of an ordinary launch: its kernel, grid and block, and the dynamic shared memory."""
@@ -45,7 +47,7 @@ def launch(call, grid, block, shared, given, owner):
         return False
     given = call._arguments
 """
-_CHECKS_OF_PREPARED = """\
+_CHECKS_OF_MANY = """\
     for used in call._blocks:
         if used.fast != token:
             if not path.admit(call._operands):
@@ -54,9 +56,28 @@ _CHECKS_OF_PREPARED = """\
             break
     writes, reads = call._writes, call._reads
 """
-_OF_PREPARED: Final = function_of_kernel(
-    _BEGIN_OF_PREPARED, _CHECKS_OF_PREPARED, NOTES_OF_FIXED, "header, call._payload"
-)
+_CHECKS_OF_FEW = """\
+    {blocks} = call._blocks
+    if {different}:
+        if not path.admit(call._operands):
+            return False
+        sent = sender.sent + 1  # fills of new arrays may have been sent
+"""
+_FEW: Final = 8
+"""For so many blocks at most there is no loop."""
+
+
+def _code_of_prepared(writes: int, reads: int) -> CodeType:
+    """Return the function of prepared launches that write so many blocks, and read so many."""
+    count = writes + reads
+    checks, notes = (_CHECKS_OF_MANY, NOTES_OF_FIXED) if count else ("", "")
+    if 0 < count <= _FEW:
+        checks = _CHECKS_OF_FEW.format(
+            blocks="".join(f"b{i}, " for i in range(count)),
+            different=" or ".join(f"b{i}.fast != token" for i in range(count)),
+        )
+        notes = notes_of_call(tuple([(i, Role.WRITE if i < writes else Role.READ) for i in range(count)]))
+    return function_of_kernel(_BEGIN_OF_PREPARED, checks, notes, "header, call._payload")
 
 
 def kernel_launcher(path: LaunchPath, kernel: LaunchedKernel) -> Launcher:
@@ -78,11 +99,12 @@ def kernel_launcher(path: LaunchPath, kernel: LaunchedKernel) -> Launcher:
     return cast("Launcher", kernel_launcher_of(path, code, more))
 
 
-def prepared_launcher(path: LaunchPath, length: int) -> Launcher:
+def prepared_launcher(path: LaunchPath, prepared: LaunchedRecord, length: int) -> Launcher:
     """Return the function of a launch with its arguments bound, whose payload has so many bytes."""
+    code = _code_of_prepared(len(prepared._writes), len(prepared._reads))
     pack_into = struct.Struct(f"{NEW_IN_EACH}{SAME_IN_ALL.size}s{length}s").pack_into
     more = {"header": _header(path, length), "pack_into": pack_into}
-    return cast("Launcher", kernel_launcher_of(path, _OF_PREPARED, more))
+    return cast("Launcher", kernel_launcher_of(path, code, more))
 
 
 def _header(path: LaunchPath, length: int) -> bytes:

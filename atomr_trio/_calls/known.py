@@ -24,7 +24,7 @@ from .._arrays.arrays import DeviceArray, Layout, Storage, check_usable, layout_
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest, RepeatedRequest
-from .._generation.timeline import Operand
+from .._generation.timeline import Birth, Operand
 from .._memory.arena import Block
 from .._wire.protocol import Mode, Role
 from .._wire.ready import filled, has_room, new_identity, ready_head, with_holes
@@ -254,24 +254,24 @@ class KnownCall:
         assert new is not None
         return memory.again(new.layout, new.form)
 
-    def again(
-        self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int, result: DeviceArray | None = None
-    ) -> tuple[CommandRequest, Any]:
-        """Return a request for one more such call, which has no answer, and the verb's result.
-
-        `result` is the new result, if it was made already.
-        """
+    def again(self, device: DeviceCore, arrays: tuple[DeviceArray, ...], lane: int) -> tuple[CommandRequest, Any]:
+        """Return a request for one more such call, which has no answer, and the verb's result."""
         for array in arrays:
             check_usable(device, array)
         operands, keep, address = self.operands(arrays), arrays, 0
+        result: DeviceArray | None = None
         if self.new is not None:
-            result = self.new_result(device.part(DeviceMemory)) if result is None else result
+            result = self.new_result(device.part(DeviceMemory))
             operands, keep, address = (*operands, (result._block, self.new.role)), (*arrays, result), result.address
         payload = filled(self.payload, self.places, self.words(arrays, address))
         request = RepeatedRequest(self.kind, payload, operands, keep=keep, lane=lane, operation=self.operation)
         return request, self.result(arrays) if result is None else result
 
     # For launch paths.
+
+    def births(self, lane: int, ticket: int) -> Sequence[Birth]:
+        """Return the births of the new results of a call with this ticket (`Block.born`)."""
+        return () if self.new is None else ((lane, ticket),)
 
     def may_be_short(self, generation: Generation, lane: int) -> bool:
         """Return whether its records may go straight into the ring, because the lane has run such a call before."""
@@ -281,12 +281,12 @@ class KnownCall:
         return self.kind.is_of(thing)
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation and its access to memory. Behind the arrays is the block of a new result."""
+        """Return the operation and its access to memory. The last argument is the block of a new result, if known."""
         if not arguments:
             return self.operation, ()
-        operands = self.operands(arguments)
-        if self.new is not None:
-            operands = (*operands, (cast("Block", arguments[self.arrays]), self.new.role))
+        operands, last = self.operands(arguments), arguments[-1]
+        if self.new is not None and isinstance(last, Block):
+            operands = (*operands, (last, self.new.role))
         return self.operation, operands
 
 

@@ -57,6 +57,7 @@ from .repeating import (
     SeriesLauncher,
     call_launcher,
     fixed_launcher,
+    new_launcher,
     series_launcher,
     words_of_call_launcher,
 )
@@ -107,6 +108,7 @@ class LaunchedRecord(Launched, Protocol):
 
     _payload: bytes
     _blocks: tuple[Block, ...]
+    """Those that it writes, and behind them those that it reads. With their numbers the key changes."""
     _reads: tuple[Block, ...]
     _writes: tuple[Block, ...]
     _arguments: tuple[object, ...]
@@ -153,7 +155,7 @@ class LaunchPath:
         self.counter: int = counter_word(book.index)
         """The index in the page of the ticket that the lane has reached."""
         self.launchers: dict[object, Any] = {}
-        """The launch functions, by the key of their kernel (`Launcher`) or call (`CallLauncher`)."""
+        """The launch functions, by the key of their kernel (`Launcher`) or call (`CallLauncher` or `NewLauncher`)."""
         self.moves: Any = None
         """Its fills and copies (`Moves`), once they are needed."""
         self._watches: dict[object, weakref.ref[Kept]] = {}
@@ -175,23 +177,26 @@ class LaunchPath:
     def learn_prepared(self, prepared: LaunchedRecord, kernel: LaunchedKernel) -> None:
         """Prepare the short way for a launch of `kernel` with its arguments bound."""
         if prepared._key not in self.launchers and self._may_learn(kernel):
-            self._keep(prepared, prepared_launcher(self, kernel._record_bytes))
+            self._keep(prepared, prepared_launcher(self, prepared, kernel._record_bytes))
 
-    def learn_call(self, call: KnownCall) -> CallLauncher | None:
-        """Prepare the short way for a repeated call of a library, and return it; None if it has none (yet)."""
+    def learn_call(self, call: KnownCall, memory: DeviceMemory) -> Any:
+        """Prepare the short way for a repeated call of a library, and return it; None if it has none (yet).
+
+        It is a `NewLauncher` for a call with a new result, and a `CallLauncher` for any other.
+        """
         if self.sender.refusing or not call.may_be_short(self.generation, self.book.index):
             return None
-        launcher = call_launcher(self, call)
+        launcher = call_launcher(self, call) if call.new is None else new_launcher(self, call, memory)
         self._keep(call, launcher)
         return launcher
 
-    def learn_series(self, series: SeriesCall) -> SeriesLauncher | None:
+    def learn_series(self, series: SeriesCall, memory: DeviceMemory) -> SeriesLauncher | None:
         """Prepare the short way for a verb of several calls, and return it; None if it has none (yet)."""
         if self.sender.refusing or not self.book.open:  # the first command of a lane opens it
             return None
         if not all(part.may_be_short(self.generation, self.book.index) for part in series.parts):
             return None
-        launcher = series_launcher(self, series)
+        launcher = series_launcher(self, series, memory)
         self._keep(series, launcher)
         return launcher
 
@@ -570,10 +575,9 @@ class AwaitedLaunches(DevicePart):
         actor = self.device.actor_of(call.kind.later)
         await trio.lowlevel.checkpoint_if_cancelled()
         new, mailbox = call.new, actor.mailbox
-        result: Any = None if new is None else call.new_result(self.memory)
         path = self.path or self.present_path()
         if path is not None and mailbox.posted == mailbox.taken and actor.current is None:
-            launcher = path.launchers.get(call._key) or path.learn_call(call)
+            launcher = path.launchers.get(call._key) or path.learn_call(call, self.memory)
             if launcher is not None:
                 if call.answer is not None:
                     return await self._answered(call, call.answer, arrays, path, mailbox, launcher)
@@ -583,18 +587,18 @@ class AwaitedLaunches(DevicePart):
                         await awaited.wait()
                         return call.result(arrays)
                 else:
-                    block = result._storage.block
-                    if launcher(call, (*arrays, block), awaited, block):
+                    result: DeviceArray | None = launcher(call, arrays, awaited)
+                    if result is not None:
                         await awaited.wait()
                         return result
         if call.answer is not None:
             return None
-        request, result = call.again(self.device, arrays, LANE_COMPUTE, result)
+        request, made = call.again(self.device, arrays, LANE_COMPUTE)
         await actor.mailbox.ask(request)
         path = self.present_path()
         if path is not None:
             path.generation.order.promote_all(request.blocks(), LANE_COMPUTE)
-        return result
+        return made
 
     async def _answered(
         self,

@@ -13,8 +13,8 @@ any other, `LaunchPath.admit` finds whether something of another lane must be wa
 so then the call goes the general way. A new result is a block that was perhaps just freed: the work that still runs on
 it counts in the same way.
 
-A call keeps its arrays alive until it is done, but only the block of its new result. So a result that is dropped at
-once gives its memory to the next call of the same lane, which runs behind this one.
+A call keeps its arrays alive until it is done, but not its new result (``new_results.py``). So a result that is dropped
+at once gives its memory to the next call of the same lane, which runs behind this one.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEE
 from .._wire.ready import READY
 from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
 from .known import NEW, NUMBER, KnownCall, Source
+from .new_results import birth_of, made, may_take, names_of_new, takes, takes_again
 
 if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray, Layout
+    from .._arrays.memory import DeviceMemory
     from .._generation.timeline import LaunchOwner
     from .launching import LaunchPath
 
@@ -128,6 +131,8 @@ class SeriesCall(Protocol):
     """Their access to the memory of the arrays, by their numbers."""
     new: range
     """The numbers of their new arrays, which come behind the others."""
+    made: Sequence[tuple[Layout, object]]
+    """The layouts and forms of those."""
 
     @property
     def _key(self) -> object:
@@ -137,9 +142,21 @@ class SeriesCall(Protocol):
         """Return whether a part of it is of this module or plan, and ends with it."""
 
 
-SeriesLauncher = Callable[[SeriesCall, tuple[object, ...], Sequence["LaunchOwner"]], bool]
-"""The function of a series. It is given the arrays, and behind them the blocks of the new ones; and the owner of each
-part. It writes all records. It returns false, without any effect, if they must go the general way."""
+SeriesLauncher = Callable[[SeriesCall, tuple["DeviceArray", ...], Sequence["LaunchOwner"]], "tuple[DeviceArray, ...]"]
+"""The function of a series. It is given the arrays, and the owner of each part. It writes all records, and returns the
+new arrays behind the others. It returns nothing, without any effect, if they must go the general way."""
+
+
+class NewLauncher(Protocol):
+    """The function of one form of calls with a new result."""
+
+    def __call__(
+        self, call: RepeatedCall, given: tuple[object, ...], owner: LaunchOwner, numbers: Sequence[int] = (), /
+    ) -> DeviceArray | None:
+        """Write the record of the call into the ring, and return its result.
+
+        Returns None, without any effect, if it must go the general way. See `CallLauncher` for what it is given.
+        """
 
 
 _MAY_SEND = """\
@@ -149,6 +166,7 @@ _MAY_SEND = """\
     # Nothing is noted before all checks: others would wait for a ticket that may never be issued.
 """
 _BEGIN = "def launch(call, given, owner, new=None, word=0, numbers=()):\n" + _MAY_SEND
+_BEGIN_OF_NEW = "def launch(call, given, owner, numbers=()):\n" + _MAY_SEND
 _BEGIN_OF_SERIES = """
 def launch(series, given, owners):
     sent = sender.sent + 1
@@ -178,16 +196,6 @@ _ARRAY = """\
     a{i} = given[{i}]
     b{i} = a{i}._storage.block
 """
-_MAY_TAKE = """\
-    if {new}.chunk.state is not READY or arena.quarantine:
-        return False
-    if {new}.readers and {new}.epoch == number:
-        for other in {new}.readers:
-            if other != lane and words[counter_word(other)] < {new}.readers[other]:
-                return False
-    if order.others is not None and order.others.uses({new}):
-        return False
-"""
 _CHECKS = """\
     if {different}:
         if not path.admit(({operands})){more}:
@@ -199,14 +207,6 @@ _WRITES = """\
     b{i}.writer = me
     if b{i}.readers:
         b{i}.readers = {{}}
-"""
-_TAKES = """\
-    {new}.epoch = number
-    {new}.writer = me
-    if {new}.readers:
-        {new}.readers = {{}}
-    {new}.written = True
-    {new}.fast = token
 """
 _CHECKS_OF_FIXED = """\
     for used in blocks:
@@ -230,7 +230,8 @@ NOTES_OF_FIXED: Final = """\
 """
 
 
-_Access = tuple[tuple[int, Role], ...]
+Access = tuple[tuple[int, Role], ...]
+"""A call's access to the memory of its arrays, by their numbers."""
 
 
 def function_of(checks: str, notes: str, words: str) -> CodeType:
@@ -238,9 +239,9 @@ def function_of(checks: str, notes: str, words: str) -> CodeType:
     return compile(_BEGIN + checks + _record(notes, words) + _END, "<a repeated call>", "exec")
 
 
-def _record(notes: str, words: str, part: object = "") -> str:
+def _record(notes: str, listed: str, part: object = "") -> str:
     """Return the lines that write a record of a call, or of this part of several ones."""
-    used, content = f"    usage{part}.last_use = sent\n", f"head{part}, {words}payload{part}"
+    used, content = f"    usage{part}.last_use = sent\n", f"head{part}, {listed}payload{part}"
     return _RECORD.format(notes=notes, content=content, used=used, part=part)
 
 
@@ -254,26 +255,27 @@ def function_of_kernel(begin: str, checks: str, notes: str, content: str) -> Cod
     return compile(begin + _MAY_SEND + checks + record + _END, "<a launch>", "exec")
 
 
-def may_take(new: str) -> str:
-    """Return the lines that leave if the lane may not write the block of this name, which is new, without waiting."""
-    return _MAY_TAKE.format(new=new)
-
-
-def takes(new: str) -> str:
-    """Return the lines by which such a block becomes the lane's own."""
-    return _TAKES.format(new=new)
-
-
 @functools.lru_cache(maxsize=1024)
-def _compiled(access: _Access, sources: tuple[Source, ...], is_new: bool) -> CodeType:
+def _compiled(access: Access, sources: tuple[Source, ...], is_new: bool) -> CodeType:
     looks = _arrays([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
     new = "    word = new.address\n" + may_take("new") if is_new else ""
-    notes = _notes(access) + (takes("new") if is_new else "")
+    notes = notes_of_call(access) + (takes("new") if is_new else "")
     return function_of(looks + new + _checks(access), notes, _words(sources))
 
 
 @functools.lru_cache(maxsize=1024)
-def _compiled_series(access: _Access, parts: tuple[tuple[_Access, tuple[Source, ...]], ...], new: range) -> CodeType:
+def _compiled_with_new(access: Access, sources: tuple[Source, ...], *, again: bool) -> CodeType:
+    """Return the function of a call with a new result: it looks at the arrays, and only then takes memory."""
+    looks = _arrays([*(i for i, _ in access), *(i for i, _ in sources if i >= 0)])
+    text = _BEGIN_OF_NEW + looks + _checks(access) + made(0, "new", again=again) + "    word = new.address\n"
+    text += _record(notes_of_call(access) + takes("new", "me"), _words(sources)) + "    return made0\n"
+    return compile(text.replace("return False", "return None"), "<a repeated call>", "exec")
+
+
+@functools.lru_cache(maxsize=1024)
+def _compiled_series(
+    access: Access, parts: tuple[tuple[Access, tuple[Source, ...]], ...], new: range, *, again: bool
+) -> CodeType:
     """Return the function of a series: it looks at all blocks, and then writes one record after the other."""
     count, numbers = len(parts), range(len(parts))
     text = _BEGIN_OF_SERIES.format(
@@ -283,13 +285,14 @@ def _compiled_series(access: _Access, parts: tuple[tuple[_Access, tuple[Source, 
     )
     named = [i for accesses, sources in parts for i, _ in (*accesses, *sources)]
     text += _arrays(i for i in named if i not in new)
-    text += "".join(f"    b{i} = given[{i}]\n{may_take(f'b{i}')}" for i in new)
     text += _checks(access, f" or not path.has_room({count})")
+    text += "".join(made(number, f"b{i}", again=again) for number, i in enumerate(new))
     for part, (accesses, sources) in enumerate(parts):
-        taken = "" if part else "".join(takes(f"b{i}") for i in new)
+        taken = "" if part else "".join(takes(f"b{i}", birth_of(number)) for number, i in enumerate(new))
         text += "    sent += 1\n" if part else ""
-        text += _record(taken + _notes(accesses), _words(sources, new), part)
-    return compile(text + _END, "<a series of repeated calls>", "exec")
+        text += _record(taken + notes_of_call(accesses), _words(sources, new), part)
+    text += f"    return (*given, {''.join(f'made{number}, ' for number in range(len(new)))})\n"
+    return compile(text.replace("return False", "return ()"), "<a series of repeated calls>", "exec")
 
 
 def _arrays(numbers: Iterable[int]) -> str:
@@ -297,7 +300,7 @@ def _arrays(numbers: Iterable[int]) -> str:
     return "".join(_ARRAY.format(i=i) for i in dict.fromkeys(numbers))
 
 
-def _checks(access: _Access, more: str = "") -> str:
+def _checks(access: Access, more: str = "") -> str:
     """Return the lines that leave if an array must be waited for, or if `more` is true behind fills of new arrays."""
     if not access:
         return ""
@@ -305,17 +308,18 @@ def _checks(access: _Access, more: str = "") -> str:
     return _CHECKS.format(different=" or ".join(f"b{i}.fast != token" for i, _ in access), operands=operands, more=more)
 
 
-def _notes(access: _Access) -> str:
+def notes_of_call(access: Access) -> str:
+    """Return the lines that note a call in the blocks of its arrays."""
     return "".join((_READS if role is Role.READ else _WRITES).format(i=i) for i, role in access)
 
 
 def _words(sources: Sequence[Source], new: Sequence[int] = ()) -> str:
     """Return the words of a record, each with a comma. Of the numbers in `new` there is no array, but a block."""
-    words = ""
+    listed = ""
     for i, more in sources:
         place = f"b{i}.address" if i in new else f"b{i}.address + a{i}._offset"
-        words += f"numbers[{more}], " if i == NUMBER else f"{'word' if i == NEW else place} + {more}, "
-    return words.replace(" + 0, ", ", ")
+        listed += f"numbers[{more}], " if i == NUMBER else f"{'word' if i == NEW else place} + {more}, "
+    return listed.replace(" + 0, ", ", ")
 
 
 _OF_FIXED: Final = function_of(_CHECKS_OF_FIXED, NOTES_OF_FIXED, "")
@@ -328,11 +332,20 @@ def call_launcher(path: LaunchPath, call: CallOnArrays) -> CallLauncher:
     return cast("CallLauncher", launcher_of(path, call, code))
 
 
-def series_launcher(path: LaunchPath, series: SeriesCall) -> SeriesLauncher:
+def new_launcher(path: LaunchPath, call: KnownCall, memory: DeviceMemory) -> NewLauncher:
+    """Return the function of a form of calls with a new result for the lane of a path. It holds no array."""
+    new = call.new
+    assert new is not None
+    code = _compiled_with_new(call.access, call.sources, again=takes_again(memory))
+    return cast("NewLauncher", launcher_of(path, call, code, names_of_new(memory, [(new.layout, new.form)])))
+
+
+def series_launcher(path: LaunchPath, series: SeriesCall, memory: DeviceMemory) -> SeriesLauncher:
     """Return the function of a series for the lane of a path. Nobody waits for its parts, but for the last."""
     parts = series.parts
-    code = _compiled_series(series.access, tuple([(each.access, each.sources) for each in parts]), series.new)
-    names = names_of(path)
+    forms = tuple([(each.access, each.sources) for each in parts])
+    code = _compiled_series(series.access, forms, series.new, again=takes_again(memory))
+    names = {**names_of(path), **names_of_new(memory, series.made)}
     for number, part in enumerate(parts):
         names |= names_of_record(path, part, str(number), is_ahead=part is not parts[-1])
     return cast("SeriesLauncher", _function(code, names))

@@ -18,10 +18,9 @@ from typing import TYPE_CHECKING, Final, cast
 import attrs
 import trio
 
-from .._arrays.arrays import DeviceArray, Storage, layout_of
-from .._arrays.memory import DeviceMemory
+from .._arrays.arrays import DeviceArray, Layout, Storage, layout_of
 from .._generation.requests import CallKind, CommandRequest
-from .._generation.timeline import Launch, LaunchOwner, Operand
+from .._generation.timeline import Birth, Launch, LaunchOwner, Operand
 from .._memory.arena import Block
 from .._supervision.mailbox import Mailbox
 from .._transfers.memory import tear_halves
@@ -57,7 +56,7 @@ class _Move(CommandRequest):
 
 
 class _Part(KnownCall):
-    """One command of a verb. Its arrays are all of the verb; of the new ones, which come last, it keeps the blocks."""
+    """One command of a verb. Its arrays are all of the verb; the new ones, which come last, it does not keep."""
 
     __slots__ = ("number", "series")
 
@@ -66,7 +65,13 @@ class _Part(KnownCall):
 
     def operands(self, arrays: Sequence[object]) -> tuple[Operand, ...]:
         """Return its access to these arrays and blocks."""
-        return tuple([(_block_of(arrays[number]), role) for number, role in self.access])
+        given = [(arrays[number], role) for number, role in self.access if number < len(arrays)]
+        return tuple([(_block_of(each), role) for each, role in given if each is not None])
+
+    def births(self, lane: int, ticket: int) -> Sequence[Birth]:
+        """See `KnownCall.births`: they are those of the first part."""
+        first = lane, ticket - self.number
+        return [(*first, each) if each else first for each in range(len(self.series.new))]
 
 
 def _block_of(given: object) -> Block:
@@ -84,7 +89,7 @@ class _Begun:
 class KnownSeries:
     """The verbs of one form that are several commands."""
 
-    __slots__ = ("__weakref__", "_key", "_made", "_place", "access", "new", "parts")
+    __slots__ = ("__weakref__", "_key", "_place", "access", "made", "new", "parts")
 
     def __init__(
         self,
@@ -96,7 +101,10 @@ class KnownSeries:
         self._key = object()
         self.parts: tuple[KnownCall, ...] = tuple(parts)
         """Its commands."""
-        self._made = [(layout_of(each), each._form or each._find_form()) for each in made]
+        self.made: Sequence[tuple[Layout, object]] = [
+            (layout_of(each), each._form or each._find_form()) for each in made
+        ]
+        """The layouts and forms of its new arrays."""
         given = parts[0].arrays - len(made)
         self.new: range = range(given, given + len(made))
         """The numbers of its new arrays."""
@@ -139,23 +147,20 @@ class KnownSeries:
         place = self._place
         return every[place] if isinstance(place, int) else tuple([every[each] for each in place])
 
-    def _all_new(self, memory: DeviceMemory) -> list[DeviceArray]:
-        return [memory.again(layout, form) for layout, form in self._made]
-
     @trio.lowlevel.enable_ki_protection
     def send(self, batch: BatchSender, arrays: tuple[DeviceArray, ...]) -> object:
         """Send one more in a batch. Returns its result; None, without any effect, if it must go the general way."""
         launcher = batch.launchers.get(self._key)
         if launcher is None:
-            launcher = None if batch.path is None or batch.over else batch.path.learn_series(self)
+            launcher = None if batch.path is None or batch.over else batch.path.learn_series(self, batch.memory)
             if launcher is None:
                 return None
-        made = self._all_new(batch.memory)
-        owners = batch.owners.get(self._key) or self._owners_in(batch)
-        if not launcher(self, (*arrays, *[each._storage.block for each in made]), owners):
+        every: tuple[DeviceArray, ...] = launcher(self, arrays, batch.owners.get(self._key) or self._owners_in(batch))
+        if not every:
             return None
         batch.launched = True
-        return self._result((*arrays, *made))
+        place = self._place
+        return every[place] if type(place) is int else self._result(every)
 
     def _owners_in(self, batch: BatchSender) -> tuple[ShortLaunches, ...]:
         """Return what receives the outcomes of the parts in a batch."""
@@ -171,19 +176,19 @@ class KnownSeries:
         actors = [device.actor_of(part.kind.later) for part in self.parts]
         if path is None or any(each.mailbox.posted != each.mailbox.taken or each.current for each in actors):
             return None
-        launcher = path.launchers.get(self._key) or path.learn_series(self)
+        launcher = path.launchers.get(self._key) or path.learn_series(self, launches.memory)
         if launcher is None:
             return None
-        made = self._all_new(launches.memory)
         errors: list[DeviceError] = []
         awaited = _AwaitedPart(path, actors[-1].mailbox)
         owners: tuple[LaunchOwner, ...] = *(_PartsAhead(each.mailbox, errors) for each in actors[:-1]), awaited
-        if not launcher(self, (*arrays, *[each._storage.block for each in made]), owners):
+        every: tuple[DeviceArray, ...] = launcher(self, arrays, owners)
+        if not every:
             return None
         await awaited.wait()
         if errors:
             raise errors[0]
-        return self._result((*arrays, *made))
+        return self._result(every)
 
     def _of(self, thing: object) -> bool:
         return any(part._of(thing) for part in self.parts)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 from .._arrays.arrays import DeviceArray
 from .._generation.timeline import LaunchOwner, Operand
 from .._memory.arena import Block
-from .repeating import NOTES_OF_FIXED, RepeatedCall, function_of, launcher_of, may_take, takes
+from .new_results import may_take, takes
+from .repeating import NOTES_OF_FIXED, RepeatedCall, function_of, launcher_of
 
 if TYPE_CHECKING:
     from .._generation.generation import Generation

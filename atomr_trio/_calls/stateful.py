@@ -215,7 +215,7 @@ class _AwaitedExecution(AwaitedLaunch):
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
-    plan, before = cast("Position", launch[3][-1])
+    plan, before = next(cast("Position", each) for each in launch[3] if type(each) is tuple)
     if plan is not None:
         plan.failed()
     error.position = before.plain()
@@ -273,7 +273,7 @@ class KnownExecution:
             return None
         launcher = batch.launchers.get(call._key)
         if launcher is None:
-            launcher = None if batch.over else path.learn_call(call)
+            launcher = None if batch.over else path.learn_call(call, batch.memory)
             if launcher is None:
                 return None
         owner: _BatchExecutions = batch.owners.get(call._key) or self._owner_in(batch)
@@ -282,9 +282,8 @@ class KnownExecution:
             result = arrays[0]
             went = launcher(call, (result, position), owner, None, 0, numbers)
         else:
-            result = call.new_result(batch.memory)
-            block = result._storage.block
-            went = launcher(call, (block, position), owner, block, 0, numbers)
+            result = launcher(call, (position,), owner, numbers)
+            went = result is not None
         if not went:
             return None
         owner.begun.append(position)
@@ -317,7 +316,7 @@ class KnownExecution:
         mailbox = actor.mailbox
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
             return None
-        launcher = path.launchers.get(call._key) or path.learn_call(call)
+        launcher = path.launchers.get(call._key) or path.learn_call(call, launches.memory)
         if launcher is None or (plan is not None and not plan.is_in(path.generation.number, state)):
             return None
         position = (plan, before)
@@ -326,9 +325,8 @@ class KnownExecution:
             result = arrays[0]
             went = launcher(call, (result, position), awaited, None, 0, numbers)
         else:
-            result = call.new_result(launches.memory)
-            block = result._storage.block
-            went = launcher(call, (block, position), awaited, block, 0, numbers)
+            result = launcher(call, (position,), awaited, numbers)
+            went = result is not None
         if not went:
             return None
         if plan is not None:

@@ -107,7 +107,9 @@ class Generation(Life):
         self.output: WorkerOutput = WorkerOutput(process, self.log.line)
         self.inbox: Inbox = Inbox(self, process, self.sender, self.chunks, self.log)
         self.admission: Admission = Admission(self, self.timeline, self.chunks, self.sender)
-        self.settler: Settler = Settler(self, self.timeline, self.page, self._wake, self.inbox, self.admission, spin)
+        self.settler: Settler = Settler(
+            self, self.timeline, self.page, self._wake, self.inbox, self.admission, self.chunks, spin
+        )
         self.order: Order = Order(
             self,
             self.timeline,

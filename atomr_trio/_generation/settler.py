@@ -7,10 +7,11 @@ blocks on a descriptor when polling is not worthwhile any more.
 from __future__ import annotations
 
 import collections
+import functools
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -23,10 +24,11 @@ from .._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LANE_COMPUTE, LIBRARY_MI
 from .._wire.ring import fence
 from .._wire.status import StatusClass
 from .admission import Admission
+from .chunks import Chunks
 from .inbox import Inbox
 from .life import Life
 from .loss import MakeError
-from .timeline import Command, Launch, Launches, LaunchOwner, Operand, Timeline
+from .timeline import Birth, Command, LaneBook, Launch, Launches, LaunchOwner, Operand, Timeline, with_new
 
 if TYPE_CHECKING:
     from .services import Neighbours
@@ -44,6 +46,10 @@ GLANCE_SECONDS = 20e-6
 worker's loop of Python a launch takes about 17."""
 
 
+_Born = Callable[[], Mapping[Birth, Block]]
+"""Finds the new results of launches by their births; see `with_new`."""
+
+
 class Settler:
     """Settles the commands of one generation."""
 
@@ -55,6 +61,7 @@ class Settler:
         wake: int,
         inbox: Inbox,
         admission: Admission,
+        chunks: Chunks,
         spin: float,
     ) -> None:
         self._longest_patience: float = max(spin, SPIN_SECONDS)
@@ -66,6 +73,7 @@ class Settler:
         self._wake = wake
         self._inbox = inbox
         self._admission = admission
+        self._chunks = chunks
         self.roused: Callable[[], None] = lambda: None
         """Called when commands are unfinished that no caller polls for, after a time in which there were none."""
         self.neighbours: Neighbours | None = None
@@ -259,23 +267,8 @@ class Settler:
 
     def _settle_launches(self, finished: Launches) -> None:
         book, launches = finished.book, finished.items
-        failures, told = self._page.failures(book.index), self._inbox.failures
-        # The worker counts a failure before the ticket is reached: it may have been counted with those of launches
-        # before it. Then the message of it has come already.
-        failed = self._fail_spoiled(launches, book.index) if self.spoiled else ()
-        if failures != book.failures or told:
-            if failures != book.failures:
-                book.failures = failures
-                self._inbox.drain()
-            for place, launch in enumerate(launches):
-                failure = told.pop((book.index, launch[0]), None)
-                if failure is not None and launch[0] not in failed:
-                    error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
-                    launch[1].launch_failed(launch, error)
-                    spoiled = getattr(launch[1], "spoiled", None)
-                    if spoiled is not None:
-                        behind = [*launches[place + 1 :], *book.launches]
-                        self._spoil(spoiled, [each for each in behind if (book.index, each[0]) not in told], failure)
+        if self.spoiled or self._inbox.failures or self._page.failures(book.index) != book.failures:
+            self._hear_failures(book, launches)
         owner, count = launches[0][1], 0
         for launch in launches:
             if launch[1] is not owner:
@@ -284,19 +277,41 @@ class Settler:
             count += 1
         owner.launches_finished(count)
 
-    def _fail_spoiled(self, launches: Sequence[Launch], lane: int) -> set[int]:
+    def _hear_failures(self, book: LaneBook, launches: Sequence[Launch]) -> None:
+        """Tell the owners of those of these launches that have failed."""
+        failures, told = self._page.failures(book.index), self._inbox.failures
+        # The worker counts a failure before the ticket is reached: it may have been counted with those of launches
+        # before it. Then the message of it has come already.
+        born = self._born()
+        failed = self._fail_spoiled(launches, book.index, born) if self.spoiled else ()
+        if failures != book.failures or told:
+            if failures != book.failures:
+                book.failures = failures
+                self._inbox.drain()
+            for place, launch in enumerate(launches):
+                failure = told.pop((book.index, launch[0]), None)
+                if failure is not None and launch[0] not in failed:
+                    error = error_of(self._life, launch[2]._describe(launch[3])[0], failure)
+                    launch[1].launch_failed(with_new(launch, book.index, born), error)
+                    spoiled = getattr(launch[1], "spoiled", None)
+                    if spoiled is not None:
+                        behind = [*launches[place + 1 :], *book.launches]
+                        untold = [each for each in behind if (book.index, each[0]) not in told]
+                        self._spoil(spoiled, untold, book.index, born, failure)
+
+    def _fail_spoiled(self, launches: Sequence[Launch], lane: int, born: _Born) -> set[int]:
         """Fail those that have run on garbage. Returns their tickets."""
         failed = set()
         for launch in launches:
             make_error = self.spoiled.pop((lane, launch[0]), None)
             if make_error is not None:
-                launch[1].launch_failed(launch, make_error())
+                launch[1].launch_failed(with_new(launch, lane, born), make_error())
                 failed.add(launch[0])
         return failed
 
-    def _spoil(self, block: Block, launches: Sequence[Launch], failure: dict[str, Any]) -> None:
+    def _spoil(self, block: Block, launches: Sequence[Launch], lane: int, born: _Born, failure: dict[str, Any]) -> None:
         """Fail the launches that have run on a block without its first contents, and tear what they have written."""
-        for launch in launches:
+        for launch in [with_new(each, lane, born) for each in launches]:
             operation, operands = launch[2]._describe(launch[3])
             if any(each is block for each, _ in operands):
                 launch[1].launch_failed(launch, error_of(self._life, operation, failure))
@@ -304,6 +319,10 @@ class Settler:
                     if role is not Role.READ and not each.freed:
                         each.fast = 0
                         each.tear(f"{operation} was writing it, on an array whose first contents could not be written")
+
+    def _born(self) -> _Born:
+        """Return what finds the new results of launches by their births, once; see `with_new`."""
+        return functools.cache(functools.partial(self._chunks.arena.born, self._life.number))
 
     def _settle(self, command: Command) -> None:
         key = (command.lane, command.ticket)
@@ -340,7 +359,7 @@ class Settler:
         self.over = True
         self.spoiled.clear()
         lost = list(self._timeline.take_rest())
-        launches = list(self._timeline.take_rest_of_launches())
+        launches = list(self._timeline.take_rest_of_launches(self._born()))
         for command in lost:
             self._tear(command.operation, command.operands)
         # Of thousands of launches many are the same, down to the objects that they were given.

@@ -20,6 +20,9 @@ from .._wire.ring import group_index
 
 Operand = tuple[Block, Role]
 
+Birth = tuple[int, ...]
+"""The ticket of the first command of a call; for those behind the first of several new results, with 1, 2 and so on."""
+
 ORPHANS_AT_ONCE: Final = 64
 """The most commands that one call sends for collected graphs, modules or events. A call makes at most one such object
 itself, so all of them are handled in time, and no call fills a lane."""
@@ -117,6 +120,18 @@ Launch = tuple[int, "LaunchOwner", "Launchable", tuple[object, ...]]
 tuple, because a batch makes one for each of its launches; its description is needed only for an error."""
 
 
+def with_new(launch: Launch, lane: int, born: Callable[[], Mapping[Birth, Block]]) -> Launch:
+    """Return a launch with the blocks of its new results behind its arguments, for `Launchable._describe`.
+
+    In the place of one that is no array's any more is None. `born` returns what `Arena.born` does, which looks at all
+    blocks; it is called only if the launch has new results.
+    """
+    ticket, owner, launched, arguments = launch
+    births_of: Callable[[int, int], Sequence[Birth]] | None = getattr(launched, "births", None)
+    births = () if births_of is None else births_of(lane, ticket)
+    return (ticket, owner, launched, (*arguments, *map(born().get, births))) if births else launch
+
+
 class Launchable(Protocol):
     """A kernel, or a library's call that is repeated."""
 
@@ -125,7 +140,7 @@ class Launchable(Protocol):
         """The engine that runs it."""
 
     def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Operand]]:
-        """Return the operation, in words, and its access to memory."""
+        """Return the operation, in words, and its access to memory: to a new result only if that is given as well."""
 
 
 class LaunchOwner(Protocol):
@@ -366,11 +381,11 @@ class Timeline:
             while lane.in_flight:
                 yield lane.end()
 
-    def take_rest_of_launches(self) -> Iterator[Launch]:
-        """Remove and yield the remaining launches of batches."""
+    def take_rest_of_launches(self, born: Callable[[], Mapping[Birth, Block]]) -> Iterator[Launch]:
+        """Remove and yield the remaining launches of batches, with their new results (`with_new`)."""
         for lane in self.lanes:
             while lane.launches:
-                yield lane.launches.popleft()
+                yield with_new(lane.launches.popleft(), lane.index, born)
 
     @property
     def idle(self) -> bool:

@@ -70,7 +70,7 @@ def known_here_alone(python: str, version: tuple[int, ...], flags: str) -> int:
     return 3 if python == "cpython" and version < (3, 14) and "t" not in flags else -1
 
 
-_KNOWN_HERE_ALONE = known_here_alone(sys.implementation.name, sys.version_info[:2], getattr(sys, "abiflags", ""))
+KNOWN_HERE_ALONE = known_here_alone(sys.implementation.name, sys.version_info[:2], getattr(sys, "abiflags", ""))
 
 Ticket = tuple[int, int]
 """A lane, and a ticket of it."""
@@ -167,6 +167,7 @@ class Block:
 
     __slots__ = (
         "address",
+        "born",
         "chunk",
         "epoch",
         "fast",
@@ -192,11 +193,13 @@ class Block:
         """The requested bytes; `size` is that, rounded up."""
         self.chunk: Chunk = chunk
         self.epoch: int = epoch
-        """The generation whose tickets `writer`, `reader` and `readers` are."""
+        """The generation whose tickets `writer`, `reader`, `readers` and `born` are."""
         self.fast: int = 0
         """The token of a generation and a lane in which the block may be used without further checks: it is intact,
         and only that lane has used it in that generation. 0 when that is not known."""
         self.writer: Ticket | None = None
+        self.born: tuple[int, ...] | None = None
+        """Which new result of a call on the short way it is (`Birth`, ``timeline.py``); None if it is not one."""
         self.reader: Ticket | None = None
         """The last reader that went the short way, which notes it here at less cost; perhaps older than a writer of its
         own lane."""
@@ -229,7 +232,7 @@ class Block:
         self.nbytes = nbytes
         self.fast = 0
         self.written = self.freed = False
-        self.recipe = self.torn = self.lost = None
+        self.born = self.recipe = self.torn = self.lost = None
         if self.writer is not None or self.reader is not None:
             self.readers = self.last_uses()
             self.writer = self.reader = None
@@ -286,7 +289,7 @@ class Block:
         """Bring the tickets up to date with generation `epoch`: those of an earlier one are over."""
         if self.epoch != epoch:
             self.epoch = epoch
-            self.writer = self.reader = None
+            self.born = self.writer = self.reader = None
             if self.readers:
                 self.readers = {}
         if self.reader is not None:
@@ -332,7 +335,7 @@ def _successor(last: Block, nbytes: int, waits: dict[int, int]) -> Block:
     block.chunk = last.chunk
     block.epoch = last.epoch
     block.fast = 0
-    block.writer = block.reader = block.recipe = block.torn = block.lost = None
+    block.born = block.writer = block.reader = block.recipe = block.torn = block.lost = None
     block.readers = waits
     block.written = block.freed = False
     block.peers = ()
@@ -451,7 +454,7 @@ class Arena:
             if last.size != size or guarded or last.freed or last.chunk.guard or self.quarantine or last.peers:
                 self.free(last)
                 last = None
-            elif getrefcount(last) == _KNOWN_HERE_ALONE and not self.damaged:
+            elif getrefcount(last) == KNOWN_HERE_ALONE and not self.damaged:
                 last.become_new(nbytes)
                 if orphans:
                     self.collect(AT_A_TIME)
@@ -477,7 +480,7 @@ class Arena:
                 self._shorten(span, size)
             self.in_use += size
             (last or block).chunk.used += size
-        if last is not None and getrefcount(last) == _KNOWN_HERE_ALONE - 1:  # it is not in `blocks`
+        if last is not None and getrefcount(last) == KNOWN_HERE_ALONE - 1:  # it is not in `blocks`
             block = last
             block.become_new(nbytes)
         elif last is not None:
@@ -543,6 +546,10 @@ class Arena:
         """Take back the blocks whose last array was collected, at most `most`."""
         for _ in range(len(self.orphans) if most is None else min(most, len(self.orphans))):
             self.free(self.orphans.popleft())
+
+    def born(self, number: int) -> dict[tuple[int, ...], Block]:
+        """Return the new results of calls of generation `number` that went the short way, while arrays have them."""
+        return {block.born: block for block in self.blocks if block.born is not None and block.epoch == number}
 
     # Quarantine.
 

@@ -398,6 +398,17 @@ async def test_reshape_gives_numpys_views():
         one = array[3].reshape(())
         assert one.shape == ()
         assert await one.to_host() == 3
+        for _ in range(2):
+            assert (array.reshape(4, -1).shape, array.reshape((4, 6)).shape, array.reshape([2, 12]).shape) == (
+                *((4, 6), (4, 6), (2, 12)),
+            )
+            assert array.reshape(True, 24).shape == (1, 24)
+            assert type(array.reshape(True, 24).shape[0]) is int
+            assert array.reshape(1, 24).view(np.int8).reshape(1, -1).strides[1] == 1
+            with pytest.raises(InvalidArgument):
+                array.reshape(4.0, -1)
+            with pytest.raises(InvalidArgument):
+                array.reshape((4.0, 6))
         for shape in ((5, 5), (-1, 7), (-1, -1), (2.5,), ("a",), (-2, -12), (10**5000,)):
             with pytest.raises(InvalidArgument):
                 array.reshape(shape)

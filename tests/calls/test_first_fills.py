@@ -168,6 +168,26 @@ async def test_a_refused_fill_is_the_error_of_every_call_behind_it(dev, name):
     assert all(each.unsettled == 0 for each in dev.statistics().actors)
 
 
+@both
+@pytest.mark.sim_only
+async def test_a_new_result_that_was_made_of_an_array_without_its_contents_is_torn(dev, name):
+    ones = await dev.to_device(np.ones((N, N), np.float32))
+    async with form(dev, name) as call:
+        for _ in range(3):
+            made = await call("gemm", dev.full((N, N), 2, np.float32), ones)
+        await call.flush()
+    assert (await made.to_host() == 2 * N).all()
+    inject(dev, "cuMemsetD32Async", ReturnStatus(801))
+    with pytest.raises(CommandFailed) as caught:  # noqa: PT012
+        async with dev.batch() as batch:
+            with hold_worker(dev):
+                bad = batch.blas.gemm(dev.full((N, N), 2, np.float32), ones)
+                good = batch.blas.gemm(ones, ones)
+    assert caught.value.status == 801
+    assert (bad.state, good.state) == ("torn", "ready")
+    assert (await good.to_host() == N).all()
+
+
 async def test_a_fill_that_is_lost_is_made_again(open_test_device):
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=RestartPolicy(intensity=math.inf)) as dev:

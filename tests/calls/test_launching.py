@@ -96,6 +96,61 @@ async def test_the_second_launch_of_a_kernel_on_an_array_goes_the_short_way(dev,
     assert (await x.to_host() == NUMBERS + 44).all()
 
 
+async def test_a_prepared_launch_whose_arguments_become_one_array_notes_all_that_it_has(dev):
+    copy, add = await compiled(dev, "copy", "add")
+    x, y = await dev.to_device(NUMBERS), dev.zeros(N, np.int32)
+    both = (x, y), (y, y), (y, x), (x, x)
+    prepared = copy.prepare(1, N, x, y)
+    async with dev.batch() as batch, dev.lane() as lane, dev.batch(lane=lane) as other:
+        for _ in range(3):
+            for pair in both:
+                prepared[0], prepared[1] = pair
+                for _ in range(2):
+                    batch.launch(prepared)
+                    assert pair[1]._block.writer == (0, core_of(dev).current.timeline.book(0).issued)
+        await batch.flush()
+        with hold_worker(dev):
+            batch.launch(prepared)
+            assert x._block.writer == (0, core_of(dev).current.timeline.book(0).issued)
+            prepared[0] = y
+            batch.launch(prepared)
+            other.launch(add, 1, N, y, 1)  # waits for the prepared launch, which reads it
+            assert other._sender.generation.timeline.book(other._sender.lane).in_flight[-1].waits
+    assert (await x.to_host()).tolist() == NUMBERS.tolist()
+    assert (await y.to_host()).tolist() == (NUMBERS + 1).tolist()
+
+
+async def test_a_number_is_looked_at_whichever_was_given_before(dev):
+    """Large numbers, which are objects of their own, and those that a parameter does not take."""
+    mix = await compiled(dev, "mix")
+    out, given = dev.zeros(8), await dev.to_device(NUMBERS)
+    rest = 3.0, 4.0, b"\0" * 8
+    large, half = 2**40, 0.5
+    for way in ("awaited", "in a batch"):
+        rows = [(1, 2**31, large, half), (1, 2**31, large, half), (-1, 7, -large, 1.5), (1, 2**31, large, half)]
+        before = await out.to_host()
+        async with dev.batch() as batch:
+            for small, natural, wide, single in rows:
+                arguments = (out, given, small, natural, wide, single, *rest[1:])
+                if way == "awaited":
+                    await mix.launch(1, 1, *arguments)
+                else:
+                    batch.launch(mix, 1, 1, *arguments)
+                for wrong in (
+                    (128, natural, wide, single),
+                    (small, -1, wide, single),
+                    (small, natural, 2**63, single),
+                    (small, natural, wide, 1e300),
+                    (None, natural, wide, single),
+                    (small, 2.0, wide, single),
+                ):
+                    for _ in range(2):
+                        with pytest.raises(InvalidArgument):
+                            batch.launch(mix, 1, 1, out, given, *wrong, *rest[1:])
+        sums = (await out.to_host()) - before
+        assert sums.tolist() == [0, 2, 3 * 2**31 + 7, 2 * large, 3.0, 16.0, 0, 0]
+
+
 async def test_a_batch_that_has_ended_takes_nothing_that_it_knows(dev):
     add = await compiled(dev, "add")
     x, y = dev.zeros(N, np.int32), dev.zeros(N)

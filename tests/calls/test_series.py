@@ -15,6 +15,7 @@ from atomr_trio import CommandFailed, ContextLost, InvalidArgument, RestartPolic
 from atomr_trio._calls.series import KnownSeries
 from atomr_trio._calls.verbs import Library
 from atomr_trio._device.device import core_of
+from atomr_trio._memory.arena import KNOWN_HERE_ALONE
 from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from support.repeated import both, form, known
 from support.rogue import kill_worker, next_generation, until
@@ -194,6 +195,51 @@ async def test_a_part_that_is_refused_is_the_error_of_the_verb_and_tears_its_res
                 batch.blas.trsv(a, x, out=out)
     assert len(set(outcomes)) == 1
     assert outcomes[0][2] == "torn"
+
+
+@pytest.mark.sim_only
+@pytest.mark.parametrize("dropped", [False, True])
+@pytest.mark.parametrize("function", ["cublasScopy_64", "cublasStrsv_64"])
+async def test_a_part_that_is_refused_tears_the_new_result_and_no_later_one_on_its_block(dev, function, dropped):
+    a, x = await uploaded(dev, (matrix(1, N, N), matrix(2, N)))
+    right = await (await dev.blas.trsv(a, x)).to_host()
+    async with dev.batch() as batch:
+        for _ in range(3):
+            batch.blas.trsv(a, x)
+        await batch.flush()
+        with hold_worker(dev):
+            inject(dev, function, ReturnStatus(NOT_SUPPORTED))
+            first = batch.blas.trsv(a, x)
+            number = id(first._block)
+            if dropped:
+                del first
+            second = batch.blas.trsv(a, x)
+            assert (id(second._block) == number) is (dropped and KNOWN_HERE_ALONE > 0)
+        with pytest.raises(CommandFailed):
+            await batch.flush()
+    assert dropped or first.state == "torn"
+    assert second.state == "ready"
+    np.testing.assert_array_equal(await second.to_host(), right)
+
+
+async def test_a_loss_tears_the_new_results_of_every_part_that_was_not_done(open_test_device):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+            a, x = await uploaded(dev, (matrix(1, N, N), matrix(2, N)))
+            y, z = await uploaded(dev, (np.full((), 3.0), np.full((), 4.0)))
+            with pytest.raises(ContextLost):  # noqa: PT012
+                async with dev.batch() as batch:
+                    for _ in range(3):
+                        done = batch.blas.trsv(a, x), *batch.blas.rotg(y, z)
+                    await batch.flush()
+                    with hold_worker(dev):
+                        lost = batch.blas.trsv(a, x), *batch.blas.rotg(y, z)
+                        await until(lambda: core_of(dev).current.timeline.book(0).busy)
+                        kill_worker(dev)
+            await next_generation(dev, 1)
+            assert [each.state for each in done] == 3 * ["ready"]
+            assert [each.state for each in lost] == 3 * ["torn"]
+            assert (a.state, x.state, y.state) == ("ready", "ready", "torn")
 
 
 async def test_a_loss_is_the_error_and_the_next_generation_goes_on(open_test_device):

@@ -13,12 +13,12 @@ from atomr_trio import CommandFailed, OutOfDeviceMemory
 from atomr_trio._generation.generation import Generation
 from atomr_trio._generation.timeline import Command
 from atomr_trio._memory.arena import (
-    _KNOWN_HERE_ALONE,
     ALIGNMENT,
     CHUNK_GRANULARITY,
     FIRST_CHUNK,
     GUARD,
     GUARDED_ALIGNMENT,
+    KNOWN_HERE_ALONE,
     LARGEST_GROWTH,
     MAX_CHUNKS,
     MIB,
@@ -204,7 +204,7 @@ def test_a_block_that_nobody_knows_becomes_the_next_owners_as_if_it_were_new(rol
         arena.orphans.append(last)
     del last
     heir = arena.allocate(4000)
-    assert id(heir) == number or _KNOWN_HERE_ALONE < 0  # this Python does not count every reference
+    assert id(heir) == number or KNOWN_HERE_ALONE < 0  # this Python does not count every reference
     assert (heir.address, heir.nbytes, heir.size, heir.state) == (address, 4000, 4096, "ready")
     assert (heir.fast, heir.written, heir.recipe, heir.writer, heir.reader) == (0, False, None, None, None)
     assert (arena.in_use, heir.chunk.used, arena.blocks) == (4608, 4608, {heir, other})

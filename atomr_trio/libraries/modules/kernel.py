@@ -35,6 +35,7 @@ from .module import Module
 if TYPE_CHECKING:
     from ..._generation.core import DeviceCore
     from ..._generation.generation import Generation
+    from ..._memory.arena import Block
 
 _RECORD_FIELDS = f"{NEW_IN_EACH}{SAME_IN_ALL.size + LAUNCH.struct.size}s"
 _SIX = struct.Struct("<6I")
@@ -645,6 +646,8 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         self.kernel = kernel
         self._key = object()
         """The key of launch paths for it, as that of a kernel."""
+        self._reads: tuple[Block, ...] = ()
+        self._writes: tuple[Block, ...] = ()
         self._grid = grid
         self._block = block
         self._shared_bytes = shared_bytes
@@ -669,9 +672,11 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         self._payload, self._operands, _ = checked
         self._arguments = arguments
         # The short way takes no torn array, so a torn one that is overwritten completely goes the general way.
-        self._blocks = tuple(block for block, _ in self._operands)
-        self._reads = tuple(block for block, role in self._operands if role is Role.READ)
-        self._writes = tuple(block for block, role in self._operands if role is not Role.READ)
+        writes = tuple(dict.fromkeys(block for block, role in self._operands if role is not Role.READ))
+        reads = tuple({block: role for block, role in self._operands if block not in writes})
+        if (len(reads), len(writes)) != (len(self._reads), len(self._writes)):
+            self._key = object()  # the function of the short way is for these numbers
+        self._reads, self._writes, self._blocks = reads, writes, (*writes, *reads)
 
     @property
     def arguments(self) -> tuple[object, ...]:

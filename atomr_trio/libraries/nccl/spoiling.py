@@ -14,9 +14,11 @@ its members, and what was published behind it there.
 from __future__ import annotations
 
 import collections
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..._generation.timeline import with_new
 from ..._memory.arena import Block
 from ..._memory.peers import home_of
 from ..._wire.protocol import Role
@@ -103,6 +105,7 @@ def _followers(generation: Generation, part: Member, torn: set[Block]) -> Iterat
 
 def _unfinished(generation: Generation, part: Member) -> Iterator[_Unfinished]:
     described: dict[tuple[object, ...], tuple[str, Sequence[Operand]]] = {}
+    born = functools.cache(functools.partial(generation.arena.born, generation.number))
     for book in generation.timeline.lanes:
         before = part.after[book.index] if book.index < len(part.after) else 0
         for command in book.in_flight:
@@ -111,8 +114,9 @@ def _unfinished(generation: Generation, part: Member) -> Iterator[_Unfinished]:
                 yield _with_variables(
                     _Unfinished(ticket, command.operation, command.operands, command.owner), command.owner
                 )
-        for number, owner, launched, arguments in book.launches:
-            if number > before:
+        for launch in book.launches:
+            if launch[0] > before:
+                number, owner, launched, arguments = with_new(launch, book.index, born)
                 key = (launched, *map(id, arguments))
                 if key not in described:  # of thousands of launches many are the same
                     described[key] = launched._describe(arguments)
