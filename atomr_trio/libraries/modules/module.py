@@ -402,6 +402,7 @@ class Module(metaclass=NoPublicConstructor):
         for path in generation.sender.short_ways:
             path.forget(self)
         self._modules.living.discard(self)
+        self._modules.moving.discard(self)
 
     def _forget(self) -> None:
         """Close the descriptor, in a forked child or when the device is closed."""
@@ -499,6 +500,8 @@ class Module(metaclass=NoPublicConstructor):
             self._facts = answers
             self._kernel_numbers = {name: kernel_number(self._number, at) for at, name in enumerate(answers)}
             self._sizes = {name: size for name, (_, size) in variables.items()}
+            if self._sizes:
+                self._modules.moving.add(self)
             self._born = generation.number
         if generation is self._device.current:
             self._settle_in(generation)
@@ -721,6 +724,8 @@ class Modules(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.living: Living[Module] = Living()
+        self.moving: Living[Module] = Living()
+        """Those with variables, which have other addresses in each generation. A takeover looks at these alone."""
         self.programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
         """The shared module of each compiled program, by the program's identity."""
 
@@ -731,7 +736,7 @@ class Modules(DevicePart):
 
     async def restore(self, generation: Generation) -> None:
         """Load the modules with variables, which have new addresses, and wait for that."""
-        moving = [module for module in self.living if module._begins_anew(generation)]
+        moving = [module for module in self.moving if module._begins_anew(generation)]
         for module in moving:
             if module._number not in generation.modules:
                 module._load(generation)
@@ -740,12 +745,12 @@ class Modules(DevicePart):
 
     def settle_in(self, generation: Generation) -> None:
         """Give the variables their addresses in the generation."""
-        for module in self.living:
+        for module in self.moving:
             module._settle_in(generation)
 
     def generation_lost(self, number: int) -> None:
         """Drop the memory of the variables."""
-        for module in self.living:
+        for module in self.moving:
             module._generation_lost(number)
 
     def close(self) -> None:
