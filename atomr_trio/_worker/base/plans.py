@@ -171,7 +171,7 @@ class _Plan:
     def make(self, addresses: tuple[int, ...], allowed: int) -> None:
         """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
         self.example = addresses
-        self._take_steps(self.program.make, allowed)
+        self.take_steps(self.program.make, allowed)
         self.answers = tuple(map(self._number, self.program.answers))
         if self.program.image:
             self._image = self._engine.kernels.load(self.program.image)
@@ -182,20 +182,15 @@ class _Plan:
         self.calls = tuple(self._bind_step(step) for step in steps if not isinstance(step, Set))
         self.entries = self.program.entries or ENTRIES_OF_A_CALL * len(self.calls)
 
-    def restore(self, steps: Sequence[Step]) -> None:
-        """Make the calls that bring its objects to another state. Raises the error of the first that fails."""
-        self._take_steps(steps, 0)
-
     @property
     def made(self) -> Made:
         """What further steps find."""
-        return Made(
-            {slot: type(held) for slot, held in self._slots.items()}, sum(len(each.sizes) for each in self._workspaces)
-        )
+        types = {slot: type(held) for slot, held in self._slots.items()}
+        return Made(types, len(self.places()))
 
-    def _take_steps(self, steps: Sequence[Step], allowed: int) -> None:
-        addresses = self.example
-        given = Given(addresses, None, self.places())
+    def take_steps(self, steps: Sequence[Step], allowed: int = 0) -> None:
+        """Run steps. Raises the error of the first that fails."""
+        given = Given(self.example, None, self.places())
         for step in steps:
             match step:
                 case Create(function, arguments, destroy):
@@ -208,7 +203,7 @@ class _Plan:
                     self._call(function, arguments, given, times)
                 case Room(pieces, owner):
                     self._take_room(tuple(map(self._size, pieces)), owner, allowed)
-                    given = Given(addresses, None, self.places())
+                    given = given._replace(room=self.places())
                 case Require(value, least, most, status):
                     found = self._number(value)
                     if not least <= found <= most:
@@ -711,23 +706,24 @@ class PlanEngine:
         return {"answers": plan.answers}
 
     def _restore(self, command: Command, lane: Lane) -> None:
-        number, length = self.table.restore.struct.unpack_from(command.payload)
+        head = self.table.restore.struct
+        number, length = head.unpack_from(command.payload)
         kept, plan = self._kept(lane), self._plan(command.payload, lane)
         try:
-            content = command.payload[self.table.restore.struct.size :] or _content_of(command)
+            content = command.payload[head.size :] or _content_of(command)
             if len(content) != length:
                 raise BadProgram(f"it has {len(content)} bytes, not {length}")
             program = Program.read(content)
             self._check_of(program).check_steps(plan.made)
-            plan.restore(program.make)
+            plan.take_steps(program.make)
         except Exception as error:
             kept.failed[number] = error
             kept.dropped.append((command.ticket, kept.plans.pop(number)))
             raise
 
     def _check_of(self, program: Program) -> ProgramCheck:
-        has_handle = self._handles is not None
-        return ProgramCheck(program, self.table, self._bindings, self.kernels.known, has_handle=has_handle)
+        known, has_handle = self.kernels.known, self._handles is not None
+        return ProgramCheck(program, self.table, self._bindings, known, has_handle=has_handle)
 
     def _made_at_last(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
         """Make a plan; once more if there is too little memory while plans are about to give theirs back."""

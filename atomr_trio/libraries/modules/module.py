@@ -500,7 +500,7 @@ class Module(metaclass=NoPublicConstructor):
             self._facts = answers
             self._kernel_numbers = {name: kernel_number(self._number, at) for at, name in enumerate(answers)}
             self._sizes = {name: size for name, (_, size) in variables.items()}
-            if self._sizes:
+            if variables:
                 self._modules.moving.add(self)
             self._born = generation.number
         if generation is self._device.current:
@@ -517,9 +517,8 @@ class Module(metaclass=NoPublicConstructor):
 
     def _place(self, generation: Generation, variables: Sequence[_Variable]) -> None:
         addresses = generation.variables.get(self._number, {})
-        for variable in variables:
-            if variable.name in addresses:
-                variable.place(addresses[variable.name])
+        for variable in (each for each in variables if each.name in addresses):
+            variable.place(addresses[variable.name])
 
     def _generation_lost(self, number: int) -> None:
         """Drop the memory of its variables, which went with generation `number`."""
@@ -663,9 +662,8 @@ class LoadRequest(Request):
         """Settle, and let the standbys load the module too."""
         generation = known(self._generation, "a load has ended that was not begun")
         self._module._loaded(generation, error, value)
-        if error is None:
-            for standby in generation.standbys:
-                self._module._warm(standby)
+        for standby in generation.standbys if error is None else ():
+            self._module._warm(standby)
         if self.open:
             self.settle(outcome.Value(None) if error is None else outcome.Error(error))
 
@@ -724,8 +722,7 @@ class Modules(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.living: Living[Module] = Living()
-        self.moving: Living[Module] = Living()
-        """Those with variables, which have other addresses in each generation. A takeover looks at these alone."""
+        self.moving: Living[Module] = Living()  # those with variables: a takeover looks at these alone
         self.programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
         """The shared module of each compiled program, by the program's identity."""
 
