@@ -42,7 +42,6 @@ class Plan:
         "example",
         "key",
         "last_use",
-        "lasts",
         "number",
         "operation",
         "table",
@@ -67,8 +66,6 @@ class Plan:
         self._content = b""
         self.last_use: int = 0
         """The number of the record of its last execution in the present generation."""
-        self.lasts: bool = True
-        """True if it is the same whenever it is defined; see ``stateful.py`` for others."""
 
     def __repr__(self) -> str:
         return f"<Plan {self.number} of {self.operation}>"
@@ -79,6 +76,13 @@ class Plan:
             self._content = self._make().encode()
         head = self.table.define.struct.pack(self.number, allowed, len(self._content))
         return head, self._content + pack_addresses(self.example)
+
+    def definition_ahead(self, allowed: int) -> tuple[bytes, bytes]:
+        """Return the same for a standby."""
+        return self.definition(allowed)
+
+    def defined_ahead(self, standby: Generation) -> None:
+        """Note that a standby has it."""
 
 
 class PlanKind(CallKind):
@@ -228,7 +232,7 @@ class Plans(DevicePart):
         self._publish(plan, generation, lane)
         if lane == LANE_COMPUTE:
             for standby in generation.standbys:
-                if plan.lasts and standby.ready and (lane, plan.number) not in standby.plans:
+                if standby.ready and (lane, plan.number) not in standby.plans:
                     self._publish_ahead(plan, standby)
 
     def end(self, plan: Plan, generation: Generation) -> None:
@@ -247,12 +251,31 @@ class Plans(DevicePart):
         finally:
             self._held = before
 
+    def bring(self, plan: Plan, restore: Verb, content: bytes, generation: Generation) -> None:
+        """Make a worker bring a plan of the compute lane to the state that a program leads to."""
+        owner = _Definition(plan, generation, LANE_COMPUTE)
+        head = restore.struct.pack(plan.number, len(content))
+        self._hand_over(plan, generation, LANE_COMPUTE, restore, head, content, owner)
+
     def _publish(self, plan: Plan, generation: Generation, lane: int) -> None:
         head, content = plan.definition(generation.workspace_room)
-        define, owner = plan.table.define, _Definition(plan, generation, lane)
+        owner = _Definition(plan, generation, lane)
+        self._hand_over(plan, generation, lane, plan.table.define, head, content, owner)
+        generation.plans.add((lane, plan.number))
+
+    def _hand_over(
+        self,
+        plan: Plan,
+        generation: Generation,
+        lane: int,
+        verb: Verb,
+        head: bytes,
+        content: bytes,
+        owner: _Definition,
+    ) -> None:
         operation = f"the plan of {plan.operation}"
         if len(content) <= MOST_DEFINED:
-            generation.publish(lane, define, head + content, (), owner, operation=operation)
+            generation.publish(lane, verb, head + content, (), owner, operation=operation)
         else:
             with (
                 host_limits("the plan cannot be handed to the worker", device=self.device.index, operation=operation),
@@ -261,13 +284,15 @@ class Plans(DevicePart):
                 file.write(content)
                 file.flush()
                 descriptors = (file.fileno(),)
-                generation.publish(lane, define, head, (), owner, operation=operation, descriptors=descriptors)
-        generation.plans.add((lane, plan.number))
+                generation.publish(lane, verb, head, (), owner, operation=operation, descriptors=descriptors)
 
     def _publish_ahead(self, plan: Plan, standby: Generation) -> None:
         """Define a plan in a standby. If it cannot be handed over now, its first execution there does so, or fails."""
+        head, content = plan.definition_ahead(standby.workspace_room)
+        owner = _DefinitionAhead(plan, standby, LANE_COMPUTE)
         with contextlib.suppress(OutOfHostMemory):
-            self._publish(plan, standby, LANE_COMPUTE)
+            self._hand_over(plan, standby, LANE_COMPUTE, plan.table.define, head, content, owner)
+            standby.plans.add((LANE_COMPUTE, plan.number))
 
     def _drop(self, plan: Plan, generation: Generation) -> None:
         """Make a worker give a plan back, unless it is used again by now."""
@@ -300,7 +325,7 @@ class Plans(DevicePart):
         for plan in self._kept if current is not None else ():
             place = (LANE_COMPUTE, plan.number)
             is_missing = current is not None and place in current.plans and place not in standby.plans
-            if plan.lasts and standby.ready and is_missing:
+            if standby.ready and is_missing:
                 self._publish_ahead(plan, standby)
 
 
@@ -325,3 +350,13 @@ class _Definition:
 
     def command_lost(self, command: Command, error: DeviceError) -> None:
         """Nothing to do: the worker has no plans any more."""
+
+
+class _DefinitionAhead(_Definition):
+    """The owner of a definition in a standby."""
+
+    def command_finished(self, command: Command, error: DeviceError | None, value: Any) -> None:
+        """Note that the standby has it, or forget it."""
+        super().command_finished(command, error, value)
+        if error is None:
+            self._plan.defined_ahead(self._generation)

@@ -14,9 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Unwatched
-from .._values.util import known
 from .._wire.protocol import LANE_COMPUTE
-from .._wire.records.plans import MOST_DEFINED
 from .._wire.records.rehearsal import REHEARSE
 from .plans import Plans
 
@@ -61,39 +59,22 @@ class Rehearsals(DevicePart):
             return
         there = [each for each in rehearsals if _has_plan(each, standby)]
         for number, each in enumerate(there, 1):
-            if each.program is None:
-                self._publish(each, each.payload, standby, ends=number == len(there))
-            else:
-                self._publish_with_plan(each, standby, ends=number == len(there))
+            self._publish(each, standby, ends=number == len(there))
 
-    def _publish(self, rehearsal: Rehearsal, payload: bytes, standby: Generation, *, ends: bool) -> None:
+    def _publish(self, rehearsal: Rehearsal, standby: Generation, *, ends: bool) -> None:
         verb = rehearsal.verb
         head = REHEARSE.struct.pack(verb.engine_number, verb.number, ends)
         # The first call of a library may take as long as it does in service, where that is no hang either.
         standby.publish(
             LANE_COMPUTE,
             REHEARSE,
-            head + payload,
+            head + rehearsal.payload,
             (),
             Unwatched(),
             operation=f"the rehearsal of {rehearsal.operation}",
             hang_timeout=math.inf,
         )
 
-    def _publish_with_plan(self, rehearsal: Rehearsal, standby: Generation, *, ends: bool) -> None:
-        table, length, content = known(rehearsal.program, "it was looked for")
-        number, verb = self.device.next_number(), rehearsal.verb
-        head = table.define.struct.pack(number, standby.workspace_room, length)
-        operation = f"the plan of {rehearsal.operation}"
-        standby.publish(
-            LANE_COMPUTE, table.define, head + content, (), Unwatched(), operation=operation, hang_timeout=math.inf
-        )
-        payload = verb.struct.pack(number) + rehearsal.payload[verb.struct.size :]
-        self._publish(rehearsal, payload, standby, ends=ends)
-        standby.publish(LANE_COMPUTE, table.drop, table.drop.struct.pack(number), (), Unwatched(), aside=True)
-
 
 def _has_plan(rehearsal: Rehearsal, standby: Generation) -> bool:
-    if rehearsal.program is not None:
-        return len(rehearsal.program[2]) <= MOST_DEFINED
     return rehearsal.plan is None or (LANE_COMPUTE, rehearsal.plan) in standby.plans

@@ -6,6 +6,9 @@ not known to be in the state before, because a worker was lost, the plan was giv
 cancelled or has failed, it is defined anew in just that state. So what an execution does depends on its state alone,
 whatever became of others.
 
+A standby makes its objects ahead of time, in a state that does not matter. The first execution there brings them to the
+state that it begins in, which takes less than to make them.
+
 Executions are sent before it is known whether those before them succeed. So behind one that fails, the worker refuses
 the others (`Program.moves`), until the plan is defined anew.
 
@@ -17,8 +20,9 @@ the one before it, which the error of an execution that fails or is lost tells.
 from __future__ import annotations
 
 import collections
+import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 import trio
 
@@ -28,7 +32,7 @@ from .._generation.timeline import Command, Launch, Operand
 from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
 from .._wire.programs import Program
-from .._wire.protocol import Verb
+from .._wire.protocol import LANE_COMPUTE, Verb
 from .._wire.records.plans import PlanTable, pack_addresses
 from .batch_sender import BatchSender, ShortLaunches
 from .known import KnownCall, _repeatable
@@ -41,17 +45,31 @@ if TYPE_CHECKING:
     from .._generation.requests import CommandRequest
 
 
-class StatefulPlan(Plan):
-    """A plan with a state. `make` returns the program that brings it to a state, which is compared by its value."""
+class StatePrograms(NamedTuple):
+    """What the programs of a plan are in a state, which is compared by its value."""
 
-    __slots__ = ("_make_in", "_plans", "_state", "_there", "kind")
+    defined: Callable[[Any], Program]
+    """The plan in this state."""
+    ahead: Callable[[Any], Program]
+    """The plan in any state, with what it takes to come to this one and to those behind it."""
+    restored: Callable[[Any], Program]
+    """The steps that bring the plan that was made ahead to this state."""
+
+
+class StatefulPlan(Plan):
+    """A plan with a state."""
+
+    __slots__ = ("_ahead", "_plans", "_programs", "_restore", "_state", "_there", "kind")
 
     def __init__(
-        self, device: DeviceCore, table: PlanTable, make: Callable[[Any], Program], addresses: int, operation: str
+        self, device: DeviceCore, table: PlanTable, programs: StatePrograms, addresses: int, operation: str
     ) -> None:
-        super().__init__(table, None, device.next_number(), lambda: make(self._state), (0,) * addresses, operation)
-        self._make_in = make
-        self.lasts = False
+        example = (0,) * addresses
+        super().__init__(table, None, device.next_number(), lambda: programs.defined(self._state), example, operation)
+        self._programs = programs
+        self._restore = table.restore
+        self._ahead: weakref.WeakSet[Generation] = weakref.WeakSet()
+        """Those that have it from their time as standbys, where it was never executed."""
         self._plans = device.part(Plans)
         self.kind: PlanKind = PlanKind(self._plans, self)
         """What its executions have in common."""
@@ -65,10 +83,14 @@ class StatefulPlan(Plan):
         self._content = b""
         return super().definition(allowed)
 
-    def content_in(self, state: object) -> tuple[int, bytes]:
-        """Return the end of the record that defines it in a state, behind the length of the program in that."""
-        program = self._make_in(state).encode()
-        return len(program), program + pack_addresses(self.example)
+    def definition_ahead(self, allowed: int) -> tuple[bytes, bytes]:
+        """Return the same for a standby, which brings it to its state later."""
+        program = self._programs.ahead(self._state).encode()
+        return self.table.define.struct.pack(self.number, allowed, len(program)), program + pack_addresses(self.example)
+
+    def defined_ahead(self, standby: Generation) -> None:
+        """Note that a standby has it."""
+        self._ahead.add(standby)
 
     @property
     def was_used(self) -> bool:
@@ -78,9 +100,14 @@ class StatefulPlan(Plan):
     def begin(self, generation: Generation, state: object) -> None:
         """Make sure that the next execution begins in a state."""
         self._state = state
-        if self._there != (generation.number, state):
-            self._there = None
+        if self._there == (generation.number, state):
+            return
+        self._there = None
+        if generation in self._ahead and (LANE_COMPUTE, self.number) in generation.plans:
+            self._plans.bring(self, self._restore, self._programs.restored(state).encode(), generation)
+        else:
             self._plans.withdraw(self, generation)
+        self._ahead.discard(generation)
 
     def is_in(self, number: int, state: object) -> bool:
         """Return whether the plan of a generation is in a state for certain. It is compared by its identity."""
@@ -134,14 +161,13 @@ class StatefulRequest(PlanRequest):
         return self._kind.first if self._blocks else super()._verb_in(generation)
 
     def rehearsals(self) -> Iterable[tuple[Hashable, Callable[[], Rehearsal]]]:
-        """Return the execution, of a plan in the state before it."""
+        """Return the execution, which is the same for all of a variant."""
+        plan = self._plan
         if not self._blocks:
-            yield (self._plan.table.engine, self._plan.number, self._variant), self._rehearsal
-
-    def _rehearsal(self) -> Rehearsal:
-        table = self._plan.table
-        program = (table, *self._plan.content_in(self._state))
-        return Rehearsal(table.execute, self._payload, self.operation, program=program)
+            yield (
+                (plan.table.engine, plan.number, self._variant),
+                lambda: Rehearsal(plan.table.execute, self._payload, self.operation, plan.number),
+            )
 
     def start(self, generation: Generation) -> None:
         """Publish the record, after a definition in its state where the plan is not in that."""

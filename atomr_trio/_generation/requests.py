@@ -13,7 +13,6 @@ from .._supervision.mailbox import Request
 from .._supervision.states import RequestState
 from .._values.errors import DeviceError
 from .._wire.protocol import LANE_COMPUTE, Verb
-from .._wire.records.plans import DefiningTable
 from .timeline import Command, Operand
 
 if TYPE_CHECKING:
@@ -81,9 +80,6 @@ class Rehearsal:
     operation: str
     plan: int | None = None
     """The number of the plan that must be defined."""
-    program: tuple[DefiningTable, int, bytes] | None = None
-    """For an execution of a plan that is defined for the rehearsal alone: the table, the length of the program, and the
-    end of the record that defines it."""
 
 
 class CommandRequest(Request):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from atomr_trio._calls.rehearsals import Rehearsals
 from atomr_trio._device.device import core_of
 from atomr_trio._generation.generation import Generation
 from atomr_trio._wire.records.rehearsal import REHEARSE
+from atomr_trio.testing import ReturnStatus, inject
 from support import set_constant
 
 DEADLINE = 90
@@ -163,3 +165,52 @@ async def test_draws_are_rehearsed_with_a_plan_of_their_own_and_go_on_in_their_o
             both = await (await reference.normal(size=16)).to_host()
             assert (both == np.concatenate([drawn[0][1], drawn[1][1]])).all()
             await standby_of(dev)
+
+
+MADE_AHEAD = ("cuMemAlloc", "cusolverDnCreate", "cusolverDnCreateParams", "cusolverDnCreateGesvdjInfo")
+"""What the first call of a library made, before standbys did."""
+
+
+@pytest.mark.sim_only
+async def test_a_takeover_leaves_nothing_to_be_made_for_the_calls_of_a_solver_that_were_made_before(open_test_device):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1, workers=None) as dev:
+            standby = await standby_of(dev)
+            half = np.random.default_rng(1).random((16, 16), np.float32)
+            host = half @ half.T + np.eye(16, dtype=np.float32)
+            s, b = await dev.to_device(host), await dev.to_device(half[:, :1])
+
+            calls = {
+                "solve": lambda: dev.solver.solve(s, b),
+                "cholesky": lambda: dev.solver.cholesky(s),
+                "qr": lambda: dev.solver.qr(s),
+                "eigh": lambda: dev.solver.eigh(s),
+                "svd": lambda: dev.solver.svd(s),
+            }
+            for call in calls.values():
+                await call()
+            await standby.settler.wait_idle()
+            await dev.restart("for the test")
+            assert core_of(dev).current is standby
+            for function in MADE_AHEAD:
+                inject(dev, function, ReturnStatus(2), times=math.inf)
+            for call in calls.values():
+                await call()
+            np.testing.assert_allclose(
+                await (await calls["solve"]()).to_host(), np.linalg.solve(host, half[:, :1]), 1e-2
+            )
+
+
+@pytest.mark.sim_only
+async def test_what_a_standby_has_no_memory_for_is_made_by_the_first_call(open_test_device):
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1, workers=None) as dev:
+            standby = await standby_of(dev)
+            s = await dev.to_device(np.eye(4, dtype=np.float32))
+            standby.request_faults("cuMemAlloc:2")
+            await dev.solver.cholesky(s)
+            await standby.settler.wait_idle()
+            assert standby.loss is None
+            await dev.restart("for the test")
+            assert core_of(dev).current is standby
+            assert (await (await dev.solver.cholesky(s)).to_host() == np.eye(4)).all()

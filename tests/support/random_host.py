@@ -43,9 +43,13 @@ class HostGenerator:
     """A generator of cuRAND on the host, which begins at a place."""
 
     def __init__(self, place: Place) -> None:
-        kind = KINDS[place.kind]
         self._generator = c_void_p()
-        curand.curandCreateGeneratorHost(byref(self._generator), kind.number)
+        curand.curandCreateGeneratorHost(byref(self._generator), KINDS[place.kind].number)
+        self.bring(place)
+
+    def bring(self, place: Place) -> None:
+        """Go to a place of the same kind, wherever it stands."""
+        kind = KINDS[place.kind]
         if kind.is_quasi:
             curand.curandSetQuasiRandomGeneratorDimensions(self._generator, place.dims)
         else:
@@ -53,6 +57,7 @@ class HostGenerator:
         curand.curandSetGeneratorOrdering(self._generator, kind.orderings[place.ordering])
         if kind.has_offset:
             curand.curandSetGeneratorOffset(self._generator, place.offset)
+        curand.curandGenerateSeeds(self._generator)
         for entry in place.record:
             self.draw(entry.draw, entry.numbers, entry.lam)
 

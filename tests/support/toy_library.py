@@ -274,6 +274,16 @@ class Bench:
     ) -> None:
         self._call(self.table.execute, self.payload(number, addresses, scalars), lane, ticket)
 
+    def restore(self, program: Program | bytes, number: int = 1, *, ticket: int = 1, by_file: bool = False) -> None:
+        content = program if isinstance(program, bytes) else program.encode()
+        head = self.table.restore.struct.pack(number, len(content))
+        if not by_file:
+            self._call(self.table.restore, head + content, None, ticket)
+            return
+        descriptor = os.memfd_create("toy")
+        os.write(descriptor, content)
+        self._call(self.table.restore, head, None, ticket, descriptor)
+
     def drop(self, number: int = 1, *, lane: Any = None, ticket: int = 1) -> None:
         self._call(self.table.drop, self.table.drop.struct.pack(number), lane, ticket)
 

@@ -285,6 +285,74 @@ def test_behind_a_failed_execution_of_a_plan_with_a_state_none_is_made_until_it_
     assert bench.toy.calls == [("toyShape", 0, 1)]
 
 
+def brought(*steps: Step) -> Program:
+    return Program(steps, (), 0)
+
+
+@pytest.mark.parametrize("by_file", [False, True])
+def test_a_plan_is_brought_to_a_state_by_calls_with_its_objects_and_its_workspace(bench: Bench, by_file: bool) -> None:
+    bench.define(program(THING, ASK, Room((64, 8), OF_LANE)))
+    bench.toy.calls.clear()
+    room = bench.memory.allocated.copy()
+    state = Call("toySet", (Slot(0), 7, RoomOf(1), Slot(3)))
+    bench.toy._toySet = lambda *arguments: None  # type: ignore[method-assign]
+    bench.restore(brought(Call(*SHAPES[0]), Repeat(*SHAPES[1], 2), state), by_file=by_file)
+    ((address, _),) = room.items()
+    assert bench.toy.calls == [
+        ("toyShape", 0),
+        *[("toyShape", 0, 1)] * 2,
+        ("toySet", 1, 7, address + 256, 3),
+    ]
+    assert bench.memory.allocated == room
+    bench.toy.calls.clear()
+    bench.execute(scalars=SCALARS)
+    assert bench.toy.names() == ["toyRun"]
+
+
+BAD_STATES = {
+    "an object": brought(THING),
+    "a new object": brought(OTHER),
+    "a number": brought(ASK),
+    "an object given back": brought(Destroy(0)),
+    "a workspace": brought(Room((8,), OF_LANE)),
+    "a slot that is empty": brought(Call("toyShape", (Slot(1), Values((0,)), 1))),
+    "an object of another type": brought(Call("toyShape", (Slot(3), Values((0,)), 1))),
+    "a piece that is not there": brought(Call("toySet", (Slot(0), 7, RoomOf(1), 8))),
+    "a function that programs may not call": brought(Call("toySecret", (Slot(0),))),
+    "an execution": Program((Call(*SHAPES[0]),), (run(),), 2, 12),
+    "addresses": Program((Call(*SHAPES[0]),), (), 1),
+    "nothing that can be read": b"{}",
+}
+
+
+@pytest.mark.parametrize("bad", BAD_STATES.values(), ids=BAD_STATES.keys())
+def test_a_state_that_does_not_fit_the_plan_calls_nothing_and_costs_the_plan(bench: Bench, bad: Any) -> None:
+    bench.define(program(THING, ASK, Room((64,), OF_LANE)))
+    bench.toy.calls.clear()
+    with pytest.raises(BadProgram):
+        bench.restore(bad, ticket=5)
+    with pytest.raises(BadProgram):
+        bench.execute(scalars=SCALARS)
+    assert bench.toy.calls == []
+    bench.lane.finished = 5
+    bench.define(program())
+    assert bench.toy.names() == ["toyDestroy", "toyCreate", "toyAsk"]
+    bench.execute(scalars=SCALARS)
+
+
+def test_a_state_that_is_refused_costs_the_plan_and_one_of_an_unknown_plan_is_an_error(bench: Bench) -> None:
+    with pytest.raises(KeyError):
+        bench.restore(brought())
+    bench.define(program())
+    bench.toy.statuses["toyShape"] = 7
+    for attempt in (lambda: bench.restore(brought(Call(*SHAPES[0]))), lambda: bench.execute(scalars=SCALARS)):
+        with pytest.raises(CudaError) as caught:
+            attempt()
+        assert (caught.value.status, caught.value.function) == (7, "toyShape")
+    with pytest.raises(CudaError):
+        bench.restore(brought())
+
+
 def test_a_call_of_a_plan_with_a_state_that_was_made_ready_ends_with_a_failure(bench: Bench) -> None:
     bench.define(program(THING, execute=(Choose(Number(0, "I"), SHAPES),), moves=True))
     request = (bench.table.execute.number, bench.payload(scalars=chosen(1)), bench.lane)

@@ -126,6 +126,20 @@ def rehearse(services: Any, address: int, value: int, *, ends: bool) -> None:
     engine.calls[REHEARSE.number](Command(REHEARSE, engine.calls[REHEARSE.number], 1, (), payload, []), nothing)
 
 
+def test_what_a_call_needs_on_its_own_lane_is_made_there_before(services: Any, memory: int, monkeypatch: Any) -> None:
+    def prepare_ahead(engine: StubEngine, *told: Any) -> None:
+        engine.seen.append(("ahead", told))
+        if len(engine.seen) > 1:
+            raise CudaError(2, "CUDA_ERROR_OUT_OF_MEMORY", "no", "cuda", "f")
+
+    monkeypatch.setattr(StubEngine, "prepare_ahead", prepare_ahead, raising=False)
+    rehearse(services, memory, 9, ends=False)
+    assert [what for what, _ in services.stub.seen] == ["ahead", "prepare", "call"]
+    assert services.stub.seen[0][1] == (SET.number, SET.struct.pack(memory, 9), None, rehearsal.MOST_ROOM)
+    rehearse(services, memory, 9, ends=True)  # one that cannot be made is no error
+    assert services.losses == []
+
+
 def words(address: int) -> list[int]:
     host = np.zeros(N, np.int32)
     driver.cuMemcpyDtoH(host.ctypes.data, address, host.nbytes)

@@ -59,6 +59,9 @@ class PlanTable(VerbTable):
         """Give a plan back, once its last execution is done."""
         self.open: Verb = self.verb("open", Mode.BLOCKS, {})
         """Load the library and make its handle, ahead of the first plan: a standby has the time."""
+        self.restore: Verb = self.verb("restore", Mode.BLOCKS, {"plan": "Q", "program": "I"})
+        """Bring the objects of a plan to another state: make the calls of a program with them. What follows is as in a
+        definition, without an example."""
 
 
 PLACE_OF_ADDRESSES = struct.calcsize("<" + "".join(_EXECUTE.values()))

@@ -7,6 +7,7 @@ declaration in the bindings has the types of its arguments. The sender has check
 from __future__ import annotations
 
 import functools
+import math
 import struct
 from ctypes import addressof, byref, c_int, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -304,8 +305,21 @@ class CallEngine:
         if bound.workspace is not None and not launches:
             self._prepare_room(bound, bound.workspace, payload, lane)
 
-    def _prepare_room(self, bound: Bound, workspace: Workspace, payload: bytes, lane: Lane) -> None:
-        """Make the workspace of one call. Earlier calls of the lane may lose theirs."""
+    def prepare_ahead(self, verb: int, payload: bytes, lane: Lane, most: int) -> None:
+        """Make what a later call of a lane needs: its handle, and a workspace of at most so many bytes."""
+        if verb != self.table.call.number:
+            return
+        number, *_ = HEAD.unpack_from(payload)
+        bound = self._bound.get(number) or self._bind(number)
+        if lane.index not in self._lanes:
+            self._open(lane)
+        if bound.workspace is not None:
+            self._prepare_room(bound, bound.workspace, payload, lane, most)
+
+    def _prepare_room(
+        self, bound: Bound, workspace: Workspace, payload: bytes, lane: Lane, most: float = math.inf
+    ) -> None:
+        """Make the workspace of one call, unless it is larger. Earlier calls of the lane may lose theirs."""
         _, _, scalars, answers, *_ = HEAD.unpack_from(payload)
         handle = self._lanes[lane.index]
         words: list[Any] = list(bound.words.unpack_from(payload, HEAD.size))
@@ -314,7 +328,9 @@ class CallEngine:
         _shift(words, answers, handle.answers)
         if bound.option is not None:
             words[bound.option.place] = self._option(handle, bound.option.kind, words[bound.option.place])
-        self._make_room(bound, workspace, handle, words, lane)
+        sizes = self._room_of(bound, workspace, handle, words)
+        if sizes[0] * workspace.unit <= most:
+            self._provide(workspace, sizes, handle, words, lane)
 
     def _prepare_handle(self, lane: Lane, allowed: int) -> None:
         handle, size = self._lanes.get(lane.index), self._handles.captured_room_bytes

@@ -246,6 +246,14 @@ class CapturableEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class PreparingEngine(Engine, Protocol):
+    """One that makes ahead of time what its calls need on a lane, while the worker is a standby."""
+
+    def prepare_ahead(self, verb: int, payload: bytes, lane: Lane, most: int) -> None:
+        """Make what the call of a record needs, but no workspace of more than `most` bytes."""
+
+
+@runtime_checkable
 class QuestionedEngine(Engine, Protocol):
     """One that is asked about what belongs to no lane: by records without a ticket, which a standby takes too."""
 

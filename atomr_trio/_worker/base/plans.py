@@ -59,7 +59,7 @@ from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, converted, made_ready, refusal
 from .kernels import Image, Kernel, Kernels
-from .program_check import INTEGERS, ProgramCheck
+from .program_check import INTEGERS, Made, ProgramCheck
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -171,8 +171,27 @@ class _Plan:
     def make(self, addresses: tuple[int, ...], allowed: int) -> None:
         """Run the steps that make it. Raises the error of the first that fails; `destroy` gives back what was made."""
         self.example = addresses
-        given = Given(addresses, None, ())
-        for step in self.program.make:
+        self.take_steps(self.program.make, allowed)
+        self.answers = tuple(map(self._number, self.program.answers))
+        if self.program.image:
+            self._image = self._engine.kernels.load(self.program.image)
+            self.program = self.program._replace(image=self._image.content)
+        steps = self.program.execute
+        self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
+        self.sets = tuple(self._bind(step.function, step.arguments) for step in steps if isinstance(step, Set))
+        self.calls = tuple(self._bind_step(step) for step in steps if not isinstance(step, Set))
+        self.entries = self.program.entries or ENTRIES_OF_A_CALL * len(self.calls)
+
+    @property
+    def made(self) -> Made:
+        """What further steps find."""
+        types = {slot: type(held) for slot, held in self._slots.items()}
+        return Made(types, len(self.places()))
+
+    def take_steps(self, steps: Sequence[Step], allowed: int = 0) -> None:
+        """Run steps. Raises the error of the first that fails."""
+        given = Given(self.example, None, self.places())
+        for step in steps:
             match step:
                 case Create(function, arguments, destroy):
                     self._call(function, arguments, given)
@@ -184,7 +203,7 @@ class _Plan:
                     self._call(function, arguments, given, times)
                 case Room(pieces, owner):
                     self._take_room(tuple(map(self._size, pieces)), owner, allowed)
-                    given = Given(addresses, None, self.places())
+                    given = given._replace(room=self.places())
                 case Require(value, least, most, status):
                     found = self._number(value)
                     if not least <= found <= most:
@@ -193,15 +212,6 @@ class _Plan:
                     self._destroy(self._destroyers.pop(slot))
                     del self._slots[slot]
         self._told.clear()
-        self.answers = tuple(map(self._number, self.program.answers))
-        if self.program.image:
-            self._image = self._engine.kernels.load(self.program.image)
-            self.program = self.program._replace(image=self._image.content)
-        steps = self.program.execute
-        self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
-        self.sets = tuple(self._bind(step.function, step.arguments) for step in steps if isinstance(step, Set))
-        self.calls = tuple(self._bind_step(step) for step in steps if not isinstance(step, Set))
-        self.entries = self.program.entries or ENTRIES_OF_A_CALL * len(self.calls)
 
     def _call(self, function: str, arguments: Sequence[Argument], given: Given, times: int = 1) -> None:
         for slot, kind in self._outs(function, arguments):
@@ -602,6 +612,7 @@ class PlanEngine:
             table.execute.number: self._execute,
             table.drop.number: self._drop,
             table.open.number: self._open_ahead,
+            table.restore.number: self._restore,
         }
 
     # For plans.
@@ -685,8 +696,7 @@ class PlanEngine:
             program = Program.read(content[:length])
             if len(content) != length + WORD * program.addresses:
                 raise BadProgram("the example has another number of addresses")
-            has_handle = self._handles is not None
-            ProgramCheck(program, self.table, self._bindings, self.kernels.known, has_handle=has_handle).check()
+            self._check_of(program).check()
             addresses = unpack_addresses(content, length, program.addresses)
             plan = self._made_at_last(program, addresses, allowed, lane)
         except Exception as error:
@@ -694,6 +704,26 @@ class PlanEngine:
             raise
         kept.plans[number] = plan
         return {"answers": plan.answers}
+
+    def _restore(self, command: Command, lane: Lane) -> None:
+        head = self.table.restore.struct
+        number, length = head.unpack_from(command.payload)
+        kept, plan = self._kept(lane), self._plan(command.payload, lane)
+        try:
+            content = command.payload[head.size :] or _content_of(command)
+            if len(content) != length:
+                raise BadProgram(f"it has {len(content)} bytes, not {length}")
+            program = Program.read(content)
+            self._check_of(program).check_steps(plan.made)
+            plan.take_steps(program.make)
+        except Exception as error:
+            kept.failed[number] = error
+            kept.dropped.append((command.ticket, kept.plans.pop(number)))
+            raise
+
+    def _check_of(self, program: Program) -> ProgramCheck:
+        known, has_handle = self.kernels.known, self._handles is not None
+        return ProgramCheck(program, self.table, self._bindings, known, has_handle=has_handle)
 
     def _made_at_last(self, program: Program, addresses: tuple[int, ...], allowed: int, lane: Lane) -> _Plan:
         """Make a plan; once more if there is too little memory while plans are about to give theirs back."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from ctypes import Structure, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p, sizeof
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from atomr_cuda._library import Function, Variable
 
@@ -50,7 +50,18 @@ INTEGERS: Final = frozenset((c_int, c_uint, c_int64, c_uint64, c_size_t))
 """The types of numbers that a slot may hold."""
 _EXECUTES: Final = (Set, Choose, Arrange, Launch)
 """The steps of executions alone."""
+_OF_STATES: Final = (Call, Repeat)
+"""The steps that bring the objects of a plan to a state."""
 _FLOATS: Final = frozenset((c_float, c_double))
+
+
+class Made(NamedTuple):
+    """What a plan has, for further steps."""
+
+    types: Mapping[int, Any]
+    """The type in each slot."""
+    pieces: int
+    """The number of pieces of its workspaces."""
 
 
 class ProgramCheck:
@@ -93,6 +104,17 @@ class ProgramCheck:
         self._executing = True
         for step in self._program.execute:
             self._check_step(step, making=False)
+
+    def check_steps(self, made: Made) -> None:
+        """Raise the same for a program that only makes calls with what a plan has."""
+        self._types |= made.types
+        self._pieces = made.pieces
+        if self._program != Program(self._program.make, (), 0):
+            raise BadProgram("the program of a state has more than the steps that lead to it")
+        for step in self._program.make:
+            if type(step) not in _OF_STATES:
+                raise BadProgram(f"{type(step).__name__} in the program of a state")
+            self._check_step(step, making=True)
 
     def _check_step(self, step: Step, *, making: bool) -> None:
         kind = type(step)

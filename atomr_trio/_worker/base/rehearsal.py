@@ -2,7 +2,8 @@
 
 The first call of a library's function loads kernels, which takes up to tenths of a second. A standby makes it on a lane
 for captures: the call becomes a graph, which is given back and never launched. So the kernels are loaded, and nothing
-runs. The record can be that of the program, with the addresses of its arrays, of any size.
+runs. The record can be that of the program, with the addresses of its arrays, of any size. What the call of the program
+needs on its own lane, such as a workspace, is made there.
 
 Nothing here may fail: what a library refuses is reported by the first real call. A rehearsal that has begun is in the
 way of a standby that takes over, so those that have not begun are then left out.
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..._wire.records.rehearsal import REHEARSAL, REHEARSE
 from ..._wire.status import StatusClass, classify
 from .captures import CaptureLane
+from .lanes import PreparingEngine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,14 +43,17 @@ class RehearsalEngine:
     def _rehearse(self, command: Command, lane: Lane) -> None:
         engine, verb, ends = REHEARSE.struct.unpack_from(command.payload)
         if self._services.rehearses:
-            self._make(engine, verb, command.payload[REHEARSE.struct.size :])
+            self._make(engine, verb, command.payload[REHEARSE.struct.size :], lane)
         if ends or not self._services.rehearses:
             self._strike()
 
-    def _make(self, engine: int, number: int, payload: bytes) -> None:
+    def _make(self, engine_number: int, number: int, payload: bytes, lane: Lane) -> None:
         services = self._services
-        verb = services.engines[engine].table.verbs[number]
+        engine = services.engines[engine_number]
+        verb = engine.table.verbs[number]
         try:
+            if isinstance(engine, PreparingEngine):
+                engine.prepare_ahead(number, payload, lane, MOST_ROOM)
             self._stage = stage = self._stage or CaptureLane(services)
             stage.prepare(verb, payload, services.workspaces.taken + MOST_ROOM, launches=False)
             self._driver.cuGraphDestroy(stage.capture(verb, payload))

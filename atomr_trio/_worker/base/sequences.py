@@ -6,6 +6,7 @@ made as if it had come by itself.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +30,7 @@ class LeftOut(Exception):
 
 
 class _Sequence:
-    """One sequence on one lane. Its steps are prepared when it is made for the first time."""
+    """One sequence on one lane. Its steps are prepared when it is made for the first time, by a standby before that."""
 
     __slots__ = ("_answered", "_content", "_entries", "_made", "may_be_hot")
 
@@ -41,6 +42,13 @@ class _Sequence:
         self._entries = 0
         self._answered = max(map(_answered, content), default=0)
         """The bytes that its calls answer."""
+
+    def prepare(self, engine: SequenceEngine, lane: Lane) -> None:
+        """Prepare its steps before it is made. Raises the error of the first that cannot be."""
+        for content in self._content[len(self._made) :]:
+            step, entries = engine.prepared_step(content, lane)
+            self._made.append(step)
+            self._entries += entries
 
     def make(self, engine: SequenceEngine, words: Sequence[int], ticket: int, lane: Lane) -> None:
         """Make its calls. The error of one that is refused has its number as `part`; those behind it are not made."""
@@ -133,7 +141,13 @@ class SequenceEngine(CallEngine):
     def _define(self, command: Command, lane: Lane) -> None:
         number, _, length = self._of_sequences.define.struct.unpack_from(command.payload)
         size = self._of_sequences.define.struct.size
-        self._sequences[lane.index, number] = _Sequence(Content.read(command.payload[size : size + length]))
+        sequence = _Sequence(Content.read(command.payload[size : size + length]))
+        self._sequences[lane.index, number] = sequence
+        if self._services.rehearses:
+            with contextlib.suppress(
+                self._services.cuda_error, self._services.library_missing
+            ):  # its first call says so
+                sequence.prepare(self, lane)
 
     def _execute(self, command: Command, lane: Lane) -> None:
         head = self._of_sequences.execute.struct

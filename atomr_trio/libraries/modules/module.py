@@ -402,6 +402,7 @@ class Module(metaclass=NoPublicConstructor):
         for path in generation.sender.short_ways:
             path.forget(self)
         self._modules.living.discard(self)
+        self._modules.moving.discard(self)
 
     def _forget(self) -> None:
         """Close the descriptor, in a forked child or when the device is closed."""
@@ -499,6 +500,8 @@ class Module(metaclass=NoPublicConstructor):
             self._facts = answers
             self._kernel_numbers = {name: kernel_number(self._number, at) for at, name in enumerate(answers)}
             self._sizes = {name: size for name, (_, size) in variables.items()}
+            if variables:
+                self._modules.moving.add(self)
             self._born = generation.number
         if generation is self._device.current:
             self._settle_in(generation)
@@ -514,9 +517,8 @@ class Module(metaclass=NoPublicConstructor):
 
     def _place(self, generation: Generation, variables: Sequence[_Variable]) -> None:
         addresses = generation.variables.get(self._number, {})
-        for variable in variables:
-            if variable.name in addresses:
-                variable.place(addresses[variable.name])
+        for variable in (each for each in variables if each.name in addresses):
+            variable.place(addresses[variable.name])
 
     def _generation_lost(self, number: int) -> None:
         """Drop the memory of its variables, which went with generation `number`."""
@@ -660,9 +662,8 @@ class LoadRequest(Request):
         """Settle, and let the standbys load the module too."""
         generation = known(self._generation, "a load has ended that was not begun")
         self._module._loaded(generation, error, value)
-        if error is None:
-            for standby in generation.standbys:
-                self._module._warm(standby)
+        for standby in generation.standbys if error is None else ():
+            self._module._warm(standby)
         if self.open:
             self.settle(outcome.Value(None) if error is None else outcome.Error(error))
 
@@ -721,6 +722,7 @@ class Modules(DevicePart):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
         self.living: Living[Module] = Living()
+        self.moving: Living[Module] = Living()  # those with variables: a takeover looks at these alone
         self.programs: weakref.WeakValueDictionary[int, Program] = weakref.WeakValueDictionary()
         """The shared module of each compiled program, by the program's identity."""
 
@@ -731,7 +733,7 @@ class Modules(DevicePart):
 
     async def restore(self, generation: Generation) -> None:
         """Load the modules with variables, which have new addresses, and wait for that."""
-        moving = [module for module in self.living if module._begins_anew(generation)]
+        moving = [module for module in self.moving if module._begins_anew(generation)]
         for module in moving:
             if module._number not in generation.modules:
                 module._load(generation)
@@ -740,12 +742,12 @@ class Modules(DevicePart):
 
     def settle_in(self, generation: Generation) -> None:
         """Give the variables their addresses in the generation."""
-        for module in self.living:
+        for module in self.moving:
             module._settle_in(generation)
 
     def generation_lost(self, number: int) -> None:
         """Drop the memory of the variables."""
-        for module in self.living:
+        for module in self.moving:
             module._generation_lost(number)
 
     def close(self) -> None:

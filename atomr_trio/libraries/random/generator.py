@@ -14,7 +14,7 @@ from ..._generation.core import DeviceCore, DevicePart
 from ..._values.errors import InvalidArgument
 from ..._values.util import NoPublicConstructor
 from .positions import BOUNDS, END, KINDS, Bounds, Place
-from .programs import generator_program
+from .programs import GENERATOR
 from .records import RANDOM
 from .states import State, check_dims, check_kind, check_offset, check_ordering, integer, read_state
 
@@ -52,7 +52,7 @@ class RandomGenerator(metaclass=NoPublicConstructor):
         self._bounds = bounds
         self._lam = 0.0
         """The mean of the Poisson numbers drawn last. For another one the library makes a table, and waits."""
-        self._plan = StatefulPlan(device, RANDOM, generator_program, 1, "random.generator")
+        self._plan = StatefulPlan(device, RANDOM, GENERATOR, 1, "random.generator")
         self._known: dict[Hashable, Any] = {}
         """The draws that it has made before, by their arguments; see ``repeated.py``."""
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from ..._calls.stateful import StatePrograms
 from ..._wire.programs import (
     OF_LANE,
     Address,
@@ -37,11 +38,14 @@ from .positions import (
     WORDS,
     Entry,
     Place,
+    recorded,
 )
 
 _GENERATOR: Final = Slot(0)
 _SCRATCH: Final = 1 << 21
 """The most bytes that are drawn at a time to be thrown away."""
+_FEW: Final = 2
+"""Numbers that are drawn ahead of time: normals come in pairs."""
 
 _SCALARS: Final = struct.Struct("<I4xQddff")
 """Which function is called, how many numbers it makes, and its parameters as doubles and as floats."""
@@ -105,8 +109,35 @@ def scalars_of(function: Function, count: int, parameters: tuple[float, ...]) ->
 
 def generator_program(place: Place) -> Program:
     """The program of a generator that stands at a place. Its address is where the numbers go."""
+    drawn = [step for entry in place.record for step in _drawn_again(entry)]
+    room = [Room((min(_SCRATCH, max(map(bytes_of, place.record))),), OF_LANE)] if drawn else []
+    return _drawing((*_created(place), *_set(place), *room, *drawn))
+
+
+def generator_ahead(place: Place) -> Program:
+    """The program of a generator that can be brought to a place, and to those behind it.
+
+    It has the workspace for that, and has loaded the kernels: it has drawn a few numbers of each kind that a record can
+    have. Poisson numbers take a table for each mean.
+    """
+    draws = () if KINDS[place.kind].is_quasi else (WORDS, UNIFORM64, NORMAL32, NORMAL64)
+    few = dict.fromkeys(recorded(place.kind, draw, _FEW, 0.0) for draw in draws)
+    drawn = [step for entry in few for step in _drawn_again(entry)]
+    return _drawing((*_created(place), *_set(place), *([Room((_SCRATCH,), OF_LANE)] if drawn else []), *drawn))
+
+
+def generator_restored(place: Place) -> Program:
+    """The steps that bring such a generator to a place."""
+    drawn = [step for entry in place.record for step in _drawn_again(entry)]
+    return Program((*_set(place), *drawn), (), addresses=0)
+
+
+GENERATOR: Final = StatePrograms(generator_program, generator_ahead, generator_restored)
+
+
+def _drawing(made: tuple[Step, ...]) -> Program:
     return Program(
-        make=tuple(_made(place)),
+        make=made,
         execute=(
             Choose(
                 Number(0, "I"),
@@ -119,7 +150,13 @@ def generator_program(place: Place) -> Program:
     )
 
 
-def _made(place: Place) -> list[Step]:
+def _created(place: Place) -> tuple[Step, ...]:
+    create = Create("curandCreateGenerator", (Out(0), KINDS[place.kind].number), "curandDestroyGenerator")
+    return create, Call("curandSetStream", (_GENERATOR, Stream()))
+
+
+def _set(place: Place) -> list[Step]:
+    """The steps that bring a generator to the offset of a place."""
     kind = KINDS[place.kind]
     setting = (
         Call("curandSetQuasiRandomGeneratorDimensions", (_GENERATOR, place.dims))
@@ -127,18 +164,12 @@ def _made(place: Place) -> list[Step]:
         else Call("curandSetPseudoRandomGeneratorSeed", (_GENERATOR, place.seed))
     )
     steps: list[Step] = [
-        Create("curandCreateGenerator", (Out(0), kind.number), "curandDestroyGenerator"),
-        Call("curandSetStream", (_GENERATOR, Stream())),
         setting,
         Call("curandSetGeneratorOrdering", (_GENERATOR, kind.orderings[place.ordering])),
     ]
     if kind.has_offset:
         steps.append(Call("curandSetGeneratorOffset", (_GENERATOR, place.offset)))
     steps.append(Call("curandGenerateSeeds", (_GENERATOR,)))
-    if place.record:
-        steps.append(Room((min(_SCRATCH, max(map(bytes_of, place.record))),), OF_LANE))
-    for entry in place.record:
-        steps += _drawn_again(entry)
     return steps
 
 

@@ -373,6 +373,37 @@ async def test_a_graph_with_a_variable_has_to_be_captured_again_after_a_fault(op
         assert (await x.to_host()).tolist() == [5]
 
 
+async def test_a_takeover_looks_at_the_modules_with_variables_alone(
+    open_test_device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[tuple[str, Module]] = []
+    for name in ("_begins_anew", "_settle_in", "_generation_lost"):
+        whole = getattr(Module, name)
+
+        def noted(module: Module, *given: Any, name: str = name, whole: Any = whole) -> Any:
+            seen.append((name, module))
+            return whole(module, *given)
+
+        monkeypatch.setattr(Module, name, noted)
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(restart_policy=ANY_NUMBER) as dev:
+            module = await dev.nvrtc.compile_program(SOURCE)
+            plain = [await dev.nvrtc.compile(f'extern "C" __global__ void f{n}() {{}}', f"f{n}") for n in range(3)]
+            unloaded = await dev.nvrtc.compile_program(SOURCE + "__device__ int more;")
+            await unloaded.unload()
+            assert (await module.global_("counter", np.int32).to_host()) == 5
+            seen.clear()
+            await dev.restart("for the test")
+            assert [(name, each is module) for name, each in seen] == [
+                ("_generation_lost", True),
+                ("_begins_anew", True),
+                ("_settle_in", True),
+            ]
+            for kernel in plain:
+                await kernel.launch(1, 1)
+            assert (await module.global_("counter", np.int32).to_host()) == 5
+
+
 async def test_a_standby_has_the_variables_too(open_test_device: Any) -> None:
     with trio.fail_after(DEADLINE):
         async with open_test_device(standby=1, restart_policy=ANY_NUMBER) as dev:

@@ -302,3 +302,21 @@ def test_a_mersenne_twister_is_restored_by_all_of_its_draws() -> None:
         generator.draw(draw, 10006, 10.0)
         place = drawn(place, draw, 10006, 10.0).place
     np.testing.assert_array_equal(HostGenerator(place).draw("uniform64", 50000), generator.draw("uniform64", 50000))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_generator_that_has_drawn_is_brought_to_any_place(kind: str) -> None:
+    """A standby has made it ahead of time, with a few draws, and brings it where it begins."""
+    facts = KINDS[kind]
+    base = Place(kind, "default", 0 if facts.is_quasi else 5, 1)
+    place = base._replace(offset=12_347) if facts.has_offset else base
+    if not facts.is_quasi:
+        place = _place(place, ("normal64", 20_002), ("words", 77))
+        assert place.record
+    generator, words = HostGenerator(base), "long" if facts.bits == 64 else "words"
+    for draw in (words, "uniform64", "normal32", "normal64"):
+        generator.draw(draw, 2)
+    generator.bring(place)
+    right = HostGenerator(place)
+    for draw, count in (("uniform32", 1001), ("normal64", 30_000), ("uniform64", 999)):
+        np.testing.assert_array_equal(generator.draw(draw, count), right.draw(draw, count))

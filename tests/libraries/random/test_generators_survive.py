@@ -12,6 +12,7 @@ import trio.lowlevel
 
 from atomr_trio import CommandFailed, ContextLost, OutOfDeviceMemory, RandomGenerator, RestartPolicy, StaleArray
 from atomr_trio._device.device import core_of
+from atomr_trio._generation.generation import Generation
 from atomr_trio.libraries.random.positions import KINDS, Bounds
 from atomr_trio.libraries.random.records import RANDOM
 from atomr_trio.testing import ReturnStatus, inject
@@ -186,7 +187,93 @@ async def test_a_standby_has_opened_the_library_before_it_serves(open_test_devic
             await check(generator, shadow, "uniform_float64", 9)
             (standby,) = core_of(dev).current.standbys
             assert RANDOM.open in standby.opened
-            assert not standby.plans
+
+
+@pytest.fixture
+def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
+    """The records of cuRAND: the number of the generation, 0 for a standby, and the verb."""
+    seen: list[tuple[int, Any]] = []
+    init = Generation.__init__
+
+    def begin(generation: Generation, *arguments: Any, **keywords: Any) -> None:
+        init(generation, *arguments, **keywords)
+        publish = generation.publish
+
+        def noted(lane: int, verb: Any, *others: Any, **options: Any) -> Any:
+            if verb.engine == RANDOM.engine:
+                is_standby = not generation.in_service.is_set()
+                seen.append((0 if is_standby else generation.number, verb))
+            return publish(lane, verb, *others, **options)
+
+        generation.publish = noted  # type: ignore[assignment, method-assign]
+
+    monkeypatch.setattr(Generation, "__init__", begin)
+    return seen
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mt19937"])  # the host takes seconds to seed it
+async def test_a_standby_has_made_each_generator_and_brings_it_to_its_place(
+    open_test_device: Any, published: list[tuple[int, Any]], kind: str
+) -> None:
+    name = "uniform_float32" if KINDS[kind].is_quasi else "normal_float64"
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1, restart_policy=OFTEN) as dev:
+            generator, shadow = new(dev, kind)
+            for _ in range(3):
+                await dev.wait_standby()
+                await check(generator, shadow, name, 1001 if KINDS[kind].is_quasi else 1002)
+                (standby,) = core_of(dev).standbys.generations
+                await standby.settler.wait_idle()
+                published.clear()
+                await lose(dev)
+                await check(generator, shadow, name, 500)
+                await check(generator, shadow, name, 3000)
+                of_service = [verb for number, verb in published if number == dev.generation]
+                assert of_service[:2] == [RANDOM.restore, RANDOM.first_execute]
+                assert not {RANDOM.define, RANDOM.restore, RANDOM.open, RANDOM.drop} & set(of_service[1:])
+
+
+@pytest.mark.sim_only
+async def test_a_generator_whose_restoring_fails_is_made_anew_by_the_next_draw(
+    open_test_device: Any, published: list[tuple[int, Any]]
+) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1, workers=None, restart_policy=OFTEN) as dev:
+            await dev.wait_standby()
+            generator, shadow = new(dev)
+            await check(generator, shadow, "normal_float64", 100)
+            (standby,) = core_of(dev).standbys.generations
+            await standby.settler.wait_idle()
+            await lose(dev)
+            published.clear()
+            inject(dev, "curandSetGeneratorOffset", ReturnStatus(102))
+            before = generator.state
+            with pytest.raises((CommandFailed, OutOfDeviceMemory)) as caught:
+                await generator.normal(size=6)
+            assert caught.value.position == before
+            shadow.draw("normal_float64", 6)
+            await check(generator, shadow, "normal_float64", 10)
+            verbs = [verb for number, verb in published if number == dev.generation]
+            assert verbs == [RANDOM.restore, RANDOM.first_execute, RANDOM.define, RANDOM.first_execute]
+
+
+@pytest.mark.sim_only
+async def test_a_generator_that_a_standby_could_not_make_is_made_by_the_next_draw(
+    open_test_device: Any, published: list[tuple[int, Any]]
+) -> None:
+    with trio.fail_after(DEADLINE):
+        async with open_test_device(standby=1, workers=None, restart_policy=OFTEN) as dev:
+            await dev.wait_standby()
+            (standby,) = core_of(dev).standbys.generations
+            standby.request_faults("curandSetGeneratorOffset:102")
+            generator, shadow = new(dev)
+            await check(generator, shadow, "normal_float64", 100)
+            await standby.settler.wait_idle()
+            published.clear()
+            await lose(dev)
+            await check(generator, shadow, "normal_float64", 100)
+            verbs = [verb for number, verb in published if number == dev.generation]
+            assert verbs == [RANDOM.define, RANDOM.first_execute]
 
 
 ROWS = {
