@@ -19,11 +19,16 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._worker.base.lanes import Target
+from ..._worker.base.native_calls import native_call
 from ..._worker.base.sequences import LeftOut
 from .records_finite import LETTERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from ..._worker.base.lanes import NativeCall
+    from ..._worker.base.native_calls import Word
 
 _THREADS = 128
 _TILE = 16
@@ -461,9 +466,26 @@ class Launches:
             self._before(stream)
         status = launch()
         if status:
-            raise self._kernels.error(status)
+            raise self._kernels.error(self._name[0], status)
         if self._after is not None:
             self._after(stream)
+
+    def native(
+        self, stream: Any, places: Mapping[int, Word], give_up: Callable[[BaseException], object]
+    ) -> NativeCall | None:
+        """Return it for native code, with words of a record at some places of the call; None for more than a kernel.
+
+        From then on only native code may make it.
+        """
+        if self._before is not None:
+            return None
+        arguments = self._kernels.arguments(self._name, self._shape, stream, self._parameters)
+        call = native_call(self._kernels.launching, arguments, None, give_up)
+        if call is None:
+            return None
+        values = {place: addressof(self._values[self._places[place]]) for place in places}
+        targets = [Target(word.number, values[place], word.base, word.most) for place, word in places.items()]
+        return call._replace(targets=targets, keep=(call.keep, self._values, self._parameters))
 
 
 class Copying:
@@ -483,6 +505,13 @@ class Copying:
         """Enqueue it."""
         source, target, size = self._words
         self._driver.cuMemcpyDtoDAsync(target, source, size, stream)
+
+    def native(
+        self, stream: Any, places: Mapping[int, Word], give_up: Callable[[BaseException], object]
+    ) -> NativeCall | None:
+        """Return it for native code, with words of a record at some places of the call."""
+        source, target, size = (places.get(place, word) for place, word in enumerate(self._words))
+        return native_call(self._driver.cuMemcpyDtoDAsync, (target, source, size, stream.value), None, give_up)
 
 
 class FiniteKernels:
@@ -589,14 +618,22 @@ class FiniteKernels:
 
         The caller holds the parameters.
         """
+        return functools.partial(self.launching.bind(), *self.arguments(name, shape, stream, parameters))
+
+    @property
+    def launching(self) -> Any:
+        """The driver's function that launches."""
+        return self._driver.cuLaunchKernel
+
+    def arguments(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> tuple[Any, ...]:
+        """Return its arguments for a kernel."""
         if self._module is None:
             self.load()
-        bound = self._driver.cuLaunchKernel.bind()
-        return functools.partial(bound, self._functions[name], *shape, stream, addressof(parameters), None)
+        return (self._functions[name], *shape, stream, addressof(parameters), None)
 
-    def error(self, status: int) -> Exception:
-        """Return the error of a launch that was refused."""
-        function = self._driver.cuLaunchKernel
+    def error(self, name: str, status: int) -> Exception:
+        """Return the error of a kernel, or of a copy, that was refused."""
+        function = self._driver.cuMemcpyDtoDAsync if name == "keep" else self.launching
         error: Exception = function.library.error(status, function.symbol)
         return error
 
