@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from ctypes import byref, c_uint, c_void_p, create_string_buffer
+from ctypes import addressof, byref, c_uint, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_cuda._library import Function, Library, Variable
@@ -59,12 +59,15 @@ from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, converted, made_ready, refusal
 from .kernels import Image, Kernel, Kernels
+from .lanes import Target
+from .native_calls import NativeStep, Word, native_call, native_steps
 from .program_check import INTEGERS, ProgramCheck
+from .shared_words import Words as SharedWords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .lanes import Command, Lane, Ready, RecordWords, WorkerServices
+    from .lanes import Command, Lane, NativeCall, Ready, RecordWords, WorkerServices
 
 ALIGNMENT: Final = 256
 """Of each piece of a workspace."""
@@ -106,6 +109,10 @@ class _Bound(NamedTuple):
     """What gives its object back when the execution has been made."""
     choices: tuple[Any, ...] = ()
     """The functions of which one is called instead, the one at the place that `resolve` finds."""
+    function: Any = None
+    """Its declaration; None for a kernel of our own."""
+    given: tuple[Argument, ...] = ()
+    """Its arguments as the program has them."""
 
     def of(self, given: Given) -> _Bound:
         """Return the function that is called. Raises `BadProgram` if none is chosen."""
@@ -124,6 +131,44 @@ class _Bound(NamedTuple):
         """Return the same for a call that is made again and again."""
         arguments = self.arguments(given)
         return converted(arguments, self.kinds) if self.kinds else list(arguments)
+
+    def native(
+        self, given: Given, changing: _Changing, example: Sequence[int], give_up: Callable[[BaseException], object]
+    ) -> NativeCall | None:
+        """Return the call for native code, with words of a record among its arguments; None if that cannot be."""
+        if self.function is None:
+            return None
+        words: list[Any] = []
+        for argument, resolve in zip(self.given, self.resolve, strict=True):
+            if isinstance(argument, Address) and argument.number in changing.addresses:
+                if argument.offset and not example[argument.number]:
+                    return None  # an address that is 0 stays that
+                words.append(Word(changing.addresses[argument.number], argument.offset))
+            elif changing.decides(argument):
+                return None
+            else:
+                words.append(resolve(given))
+        return native_call(self.function, words, None, give_up)
+
+
+class _Changing(NamedTuple):
+    """The words that come with each record of an execution."""
+
+    addresses: Mapping[int, int]
+    """By the number of an address, that of its word."""
+    scalars: Sequence[tuple[int, int]]
+    """The words in the scalars, with their offsets there."""
+
+    def decides(self, argument: Argument) -> bool:
+        """Return whether an argument depends on them, and is no pointer to a scalar."""
+        if isinstance(argument, Address):
+            return argument.number in self.addresses
+        if isinstance(argument, Words):
+            return any(isinstance(each, Address) and each.number in self.addresses for each in argument.words)
+        if not isinstance(argument, Number):
+            return False
+        size = struct.calcsize(argument.format)
+        return any(offset < argument.offset + size and argument.offset < offset + WORD for _, offset in self.scalars)
 
 
 class _Workspace(NamedTuple):
@@ -152,6 +197,9 @@ class _Plan:
         """True once an execution was made ready to be made again."""
         self.settings: tuple[tuple[int, ...], ...] | None = None
         """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
+        self.settings_word: SharedWords = SharedWords(1)
+        """The number of these settings for native code; 0 for any that it does not know."""
+        self._known_settings: dict[tuple[tuple[int, ...], ...], int] = {}
         self._last: Any = None
         """The function that was called last."""
         self._told: list[tuple[Any, ...]] = []
@@ -222,7 +270,17 @@ class _Plan:
         places = tuple(_place(each) for each in words if isinstance(each, Address | RoomOf))
         varying = tuple(index for index, each in enumerate(arguments) if _varies(each))
         kinds = tuple(function.argtypes)
-        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places, kinds, varying)
+        return _Bound(
+            self._engine.bound(name),
+            function.symbol,
+            function.library,
+            resolve,
+            places,
+            kinds,
+            varying,
+            function=function,
+            given=tuple(arguments),
+        )
 
     def _bind_step(self, step: Step) -> _Bound:
         match step:
@@ -376,13 +434,20 @@ class _Plan:
         before = self.settings
         if before == settings:
             return
-        self.settings = None
+        self.settings, self.settings_word.view[0] = None, 0
         for at, bound in enumerate(self.sets):
             if before is None or before[at] != settings[at]:
                 status = bound.call(*bound.arguments(given))
                 if status:
                     raise self._engine.refused(self, status, bound, self._lane)
-        self.settings = settings
+        self.settings, self.settings_word.view[0] = settings, self._known_settings.get(settings, 0)
+
+    def number_of(self, settings: tuple[tuple[int, ...], ...]) -> int:
+        """Return the number of settings for native code."""
+        number = self._known_settings.setdefault(settings, len(self._known_settings) + 1)
+        if self.settings == settings:
+            self.settings_word.view[0] = number
+        return number
 
     @property
     def makes_anew(self) -> bool:
@@ -460,6 +525,35 @@ class _Plan:
             return 0
 
         return run
+
+    def native(
+        self,
+        given: Given,
+        changing: _Changing,
+        refused: Callable[[_Bound, int], Exception],
+        give_up: Callable[[BaseException], object],
+    ) -> NativeCall | None:
+        """Return the calls of an execution for native code; None if that cannot make them.
+
+        Words that are scalars are written where `given` has these.
+        """
+        varied = any(changing.decides(each) for bound in self.sets for each in bound.given)
+        if varied or self.makes_anew or not self.calls:
+            return None
+        steps: list[NativeStep] = []
+        for each in self.calls:
+            bound = each.of(given)
+            call = bound.native(given, changing, self.example, give_up)
+            if call is None:
+                return None
+            steps.append(NativeStep(call, functools.partial(refused, bound)))
+        words = {word: word for word in (*changing.addresses.values(), *(word for word, _ in changing.scalars))}
+        made = native_steps(steps, (), words, self.entries if self.entries > ENTRIES_OF_A_CALL else 0)
+        scalars = [Target(word, addressof(given.scalars) + offset) for word, offset in changing.scalars]
+        made = made._replace(targets=[*made.targets, *scalars], keep=(made.keep, given, self.settings_word))
+        if not self.sets:
+            return made
+        return made._replace(guard=self.settings_word.address, expected=self.number_of(self.settings_of(given)))
 
     def destroy(self) -> None:
         """Give everything back, the last first. Its executions are done, or were never made."""
@@ -753,6 +847,8 @@ class PlanEngine:
         if plan.program.moves:
             (number,) = self.table.execute.struct.unpack_from(payload)
             self._kept(lane).failed[number] = error
+            if plan.may_be_hot:
+                self.services.forget_hot()
         return error
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
@@ -762,9 +858,11 @@ class PlanEngine:
         plan = None if kept is None else kept.plans.get(number)
         if verb != self.table.execute.number or kept is None or plan is None or number in kept.failed:
             return None
-        call = self._with_words(plan, payload, places) if places else self._unchanged(plan, payload)
-        if call is None:
+        given = plan.given(payload)
+        changing = self._changing(plan, places)
+        if changing is None or (changing.scalars and any(each.choices for each in plan.calls)):
             return None
+        call = self._with_words(plan, given, changing) if places else self._unchanged(plan, given)
         plan.may_be_hot = True
         weighs = plan.entries > ENTRIES_OF_A_CALL
 
@@ -774,15 +872,20 @@ class PlanEngine:
             if weighs:
                 lane.weigh(lane.made_now, plan.entries)
 
+        def refused(bound: _Bound, status: int) -> Exception:
+            return self._note_failed(plan, self.refused(plan, status, bound, lane), payload, lane)
+
         def error_of(status: int) -> Exception:
-            error = self.refused(plan, status, plan.failed or plan.calls[0], lane)
-            return self._note_failed(plan, error, payload, lane)
+            failed, plan.failed = plan.failed or plan.calls[0].of(given), None
+            return refused(failed, status)
 
-        return made_ready(prepare, call, error_of, alone=weighs)
+        def native() -> NativeCall | None:
+            return plan.native(given, changing, refused, self.services.give_up)
 
-    def _unchanged(self, plan: _Plan, payload: bytes) -> Callable[[RecordWords], int]:
+        return made_ready(prepare, call, error_of, alone=weighs)._replace(native=native, bounded=True)
+
+    def _unchanged(self, plan: _Plan, given: Given) -> Callable[[RecordWords], int]:
         """Return an execution that is the same each time."""
-        given = plan.given(payload)
         settings = plan.settings_of(given)
         call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
 
@@ -793,32 +896,30 @@ class PlanEngine:
 
         return execute
 
-    def _with_words(self, plan: _Plan, payload: bytes, places: Sequence[int]) -> Callable[[RecordWords], int] | None:
-        """Return an execution whose addresses and scalars are, in part, the words that come with each.
-
-        None if a word is not one whole address, nor in the scalars.
-        """
+    def _changing(self, plan: _Plan, places: Sequence[int]) -> _Changing | None:
+        """Return what the words at these places of a record are; None if one is not a whole address, nor a scalar."""
         count = plan.program.addresses
-        constant = plan.given(payload)
-        addresses = list(constant.addresses)
-        given = constant._replace(addresses=addresses)
-        of_addresses: list[tuple[int, int]] = []
-        of_scalars: list[tuple[int, int]] = []
+        addresses: dict[int, int] = {}
+        scalars: list[tuple[int, int]] = []
         for index, place in enumerate(places):
             at, rest = divmod(place - PLACE_OF_ADDRESSES, WORD)
             if at >= count:
-                of_scalars.append((index, place - PLACE_OF_ADDRESSES - WORD * count))
+                scalars.append((index, place - PLACE_OF_ADDRESSES - WORD * count))
             elif at < 0 or rest:
                 return None
             else:
-                of_addresses.append((index, at))
-        if of_scalars and any(each.choices for each in plan.calls):
-            return None
+                addresses[at] = index
+        return _Changing(addresses, scalars)
+
+    def _with_words(self, plan: _Plan, constant: Given, changing: _Changing) -> Callable[[RecordWords], int]:
+        """Return an execution whose addresses and scalars are, in part, the words that come with each."""
+        addresses = list(constant.addresses)
+        given = constant._replace(addresses=addresses)
 
         def change(words: RecordWords) -> None:
-            for index, at in of_addresses:
+            for at, index in changing.addresses.items():
                 addresses[at] = words[index]
-            for index, offset in of_scalars:
+            for index, offset in changing.scalars:
                 _SCALAR.pack_into(given.scalars, offset, words[index])
 
         return plan.varied(given, change)
