@@ -6,7 +6,8 @@ infinity NaN as well. To transpose complex matrices cuBLAS multiplies them by on
 that one is NaN. NVRTC is not needed, and may be missing. The PTX is of the oldest target that is supported, so every
 driver takes it.
 
-`look` reads each matrix once and collects what it has found, as bits, in a word for each matrix. `taint` writes NaN
+`look` reads each matrix once and collects what it has found, as bits, in a word for each matrix; it can make a copy on
+the way. `taint` writes NaN
 over every matrix whose word has one of some bits. `turn` transposes a complex matrix, `clear` writes zeros over a
 triangle, and `restore` writes back what an array held if a call has failed. All know nothing of numbers but
 their bits: a number is a NaN if it is above infinity without its sign, and an infinity if it is equal to that.
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ..._worker.base.lanes import Target
 from ..._worker.base.native_calls import native_call
 from ..._worker.base.sequences import LeftOut
-from .records_finite import LETTERS
+from .records_finite import LETTERS, TAKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -34,8 +35,6 @@ _THREADS = 128
 _TILE = 16
 _WIDE, _HIGH = 32, 32
 """The threads of the one block that looks at a small matrix."""
-_MOST_OF_ONE_BLOCK = 1 << 14
-"""The most numbers of such a matrix: sixteen for each thread."""
 _MOST_BLOCKS = 4096
 """Of all matrices of a call, unless these are more: about twice what the largest GPU runs at once."""
 
@@ -60,7 +59,7 @@ _ACROSS = """\
 # Words of the parameters: a, leading and distance in bytes; rows in numbers, of which a complex element has two.
 _LOOK = """
 .visible .entry atomr_look$ONE_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
-    .param .u64 columns, .param .u64 found, .param .u64 copy, .param .u32 shift, .param .u32 part)
+    .param .u64 columns, .param .u64 found, .param .u64 copy, .param .u64 source, .param .u32 shift, .param .u32 part)
 {
     .reg .pred %p<4>;
     .reg .b32 %r<12>;
@@ -70,6 +69,10 @@ _LOOK = """
 $LOAD
     ld.param.u64 %rd6, [found];
     ld.param.u64 %rd17, [copy];
+    ld.param.u64 %rd19, [source];
+    setp.ne.u64 %p0, %rd19, 0;
+    sub.u64 %rd19, %rd19, %rd1;
+    selp.b64 %rd19, %rd19, 0, %p0;
     ld.param.u32 %r1, [shift];
     ld.param.u32 %r2, [part];
     mov.u32 %r3, %ctaid.z;
@@ -111,7 +114,9 @@ ROW:
     @%p1 bra NEXT;
     shl.b64 %rd16, %rd13, $LOG;
     add.u64 %rd16, %rd15, %rd16;
-    ld.global.b$W %w1, [%rd16];
+    add.u64 %rd20, %rd16, %rd19;
+    ld.global.b$W %w1, [%rd20];
+    @%p0 st.global.b$W [%rd16], %w1;
     and.b$W %w1, %w1, $SIZE;
     setp.gt.u$W %p2, %w1, $INF;
     setp.eq.b$W %p3, %w1, $INF;
@@ -550,11 +555,11 @@ class FiniteKernels:
 
     def look(self, words: Sequence[int]) -> Launches:
         """Return the look at matrices, with the words of `WORDS`."""
-        kind, a, rows, columns, leading, distance, part, batch, found, copy = words
+        kind, a, rows, columns, leading, distance, part, batch, found, copy, source = words
         driver, bits, shift = self._driver, _bits_of(kind), _shift_of(kind)
-        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found, copy)
-        places = {1: 0, 8: 5, 9: 6}
-        if (rows << shift) * columns <= _MOST_OF_ONE_BLOCK:
+        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found, copy, source)
+        places = {1: 0, 8: 5, 9: 6, 10: 7}
+        if (rows << shift) * columns <= TAKEN:
             shape = (1, 1, batch, _WIDE, max(min(columns, _HIGH), 1), 1, 0)
             return Launches(self, ("look_one", bits), shape, numbers, (shift, part), places)
         look = Launches(self, ("look", bits), _shape(kind, rows, columns, batch), numbers, (shift, part), places)
