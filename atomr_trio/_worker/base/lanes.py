@@ -588,18 +588,13 @@ class Lane:
         with self._weighing:
             while self._heavy and self._heavy[0][0] <= finished:
                 state[SURPLUS] -= self._heavy.popleft()[1]
-            self._count_notes(finished)
+            notes, counted = self._notes.view, state[COUNTED]
+            while counted < state[NOTED] and notes[at := 2 * (counted % NOTES)] <= finished:
+                state[COUNTED_ENTRIES] += notes[at + 1]
+                counted += 1
+            state[COUNTED] = counted
             surplus = state[SURPLUS] + state[NOTED_ENTRIES] - state[COUNTED_ENTRIES]
             return finished + limit - surplus // 2
-
-    def _count_notes(self, finished: int) -> None:
-        """Free the notes of native code whose tickets are reached."""
-        state, notes = self._state, self._notes.view
-        counted, noted = state[COUNTED], state[NOTED]
-        while counted < noted and notes[at := 2 * (counted % NOTES)] <= finished:
-            state[COUNTED_ENTRIES] += notes[at + 1]
-            counted += 1
-        state[COUNTED] = counted
 
     def _check_next(self, ticket: int) -> None:
         """A record that went astray, or was written over, does not pass for another."""

@@ -57,10 +57,11 @@ from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_a
 from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
-from .calls import ENTRIES_OF_A_CALL, Handles, converted, made_ready, refusal
+from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Image, Kernel, Kernels
 from .lanes import Target
-from .native_calls import NativeStep, Word, native_call, native_steps
+from .native_calls import NativeStep, native_steps
+from .plan_calls import Changing, Given, PlanCall
 from .program_check import INTEGERS, ProgramCheck
 from .shared_words import Words as SharedWords
 
@@ -76,99 +77,7 @@ _UNSIGNED: Final = {4: "I", 8: "Q"}
 """How the bits of a scalar are read, by its bytes."""
 
 
-class Given(NamedTuple):
-    """What comes with one execution, and where its workspace is."""
-
-    addresses: Sequence[int]
-    scalars: Any
-    """A buffer of the host; None without any."""
-    room: tuple[int, ...]
-    """The addresses of the workspace's pieces."""
-
-
 # --- a plan -----------------------------------------------------------------------------------------------------------
-
-
-class _Bound(NamedTuple):
-    """A function of a program, and how each of its arguments is found."""
-
-    call: Callable[..., int]
-    symbol: str
-    library: Any
-    """Whose function it is."""
-    resolve: tuple[Callable[[Given], Any], ...]
-    places: tuple[Callable[[Given], int], ...]
-    """How the addresses among its arguments are found; nothing else of them changes, but scalars."""
-    kinds: tuple[Any, ...] = ()
-    """The types of its arguments; none for a kernel of our own."""
-    varying: tuple[int, ...] = ()
-    """Its arguments, by their indices, that depend on the addresses or the scalars of an execution."""
-    outs: tuple[tuple[int, Any], ...] = ()
-    """The slots that it fills, and the types of what is there."""
-    destroy: Callable[[Any], int] | None = None
-    """What gives its object back when the execution has been made."""
-    choices: tuple[Any, ...] = ()
-    """The functions of which one is called instead, the one at the place that `resolve` finds."""
-    function: Any = None
-    """Its declaration; None for a kernel of our own."""
-    given: tuple[Argument, ...] = ()
-    """Its arguments as the program has them."""
-
-    def of(self, given: Given) -> _Bound:
-        """Return the function that is called. Raises `BadProgram` if none is chosen."""
-        if not self.choices:
-            return self
-        (place,) = self.arguments(given)
-        if place >= len(self.choices):
-            raise BadProgram(f"{place} is none of {len(self.choices)} calls")
-        chosen: _Bound = self.choices[place]
-        return chosen
-
-    def arguments(self, given: Given) -> tuple[Any, ...]:
-        return tuple([resolve(given) for resolve in self.resolve])
-
-    def ready_arguments(self, given: Given) -> list[Any]:
-        """Return the same for a call that is made again and again."""
-        arguments = self.arguments(given)
-        return converted(arguments, self.kinds) if self.kinds else list(arguments)
-
-    def native(
-        self, given: Given, changing: _Changing, example: Sequence[int], give_up: Callable[[BaseException], object]
-    ) -> NativeCall | None:
-        """Return the call for native code, with words of a record among its arguments; None if that cannot be."""
-        if self.function is None:
-            return None
-        words: list[Any] = []
-        for argument, resolve in zip(self.given, self.resolve, strict=True):
-            if isinstance(argument, Address) and argument.number in changing.addresses:
-                if argument.offset and not example[argument.number]:
-                    return None  # an address that is 0 stays that
-                words.append(Word(changing.addresses[argument.number], argument.offset))
-            elif changing.decides(argument):
-                return None
-            else:
-                words.append(resolve(given))
-        return native_call(self.function, words, None, give_up)
-
-
-class _Changing(NamedTuple):
-    """The words that come with each record of an execution."""
-
-    addresses: Mapping[int, int]
-    """By the number of an address, that of its word."""
-    scalars: Sequence[tuple[int, int]]
-    """The words in the scalars, with their offsets there."""
-
-    def decides(self, argument: Argument) -> bool:
-        """Return whether an argument depends on them, and is no pointer to a scalar."""
-        if isinstance(argument, Address):
-            return argument.number in self.addresses
-        if isinstance(argument, Words):
-            return any(isinstance(each, Address) and each.number in self.addresses for each in argument.words)
-        if not isinstance(argument, Number):
-            return False
-        size = struct.calcsize(argument.format)
-        return any(offset < argument.offset + size and argument.offset < offset + WORD for _, offset in self.scalars)
 
 
 class _Workspace(NamedTuple):
@@ -204,8 +113,8 @@ class _Plan:
         """The function that was called last."""
         self._told: list[tuple[Any, ...]] = []
         """The arguments of the calls that make it: a library may read what is behind a pointer in a later one."""
-        self.sets: tuple[_Bound, ...] = ()
-        self.calls: tuple[_Bound, ...] = ()
+        self.sets: tuple[PlanCall, ...] = ()
+        self.calls: tuple[PlanCall, ...] = ()
         self.entries: int = 0
         self.answers: tuple[int, ...] = ()
         self.failed: Any = None
@@ -263,14 +172,14 @@ class _Plan:
             if status:
                 raise self._engine.refused(self, status, bound, self._lane)
 
-    def _bind(self, name: str, arguments: Sequence[Argument]) -> _Bound:
+    def _bind(self, name: str, arguments: Sequence[Argument]) -> PlanCall:
         function = self._engine.function(name)
         resolve = tuple(map(self._resolve, arguments, function.argtypes))
         words = [word for each in arguments for word in (each.words if type(each) is Words else (each,))]
         places = tuple(_place(each) for each in words if isinstance(each, Address | RoomOf))
         varying = tuple(index for index, each in enumerate(arguments) if _varies(each))
         kinds = tuple(function.argtypes)
-        return _Bound(
+        return PlanCall(
             self._engine.bound(name),
             function.symbol,
             function.library,
@@ -282,7 +191,7 @@ class _Plan:
             given=tuple(arguments),
         )
 
-    def _bind_step(self, step: Step) -> _Bound:
+    def _bind_step(self, step: Step) -> PlanCall:
         match step:
             case Arrange() | Launch():
                 return self._bind_kernel(step)
@@ -302,7 +211,7 @@ class _Plan:
         given = zip(arguments, self._engine.function(function).argtypes, strict=True)
         return tuple((argument.slot, kind._type_) for argument, kind in given if isinstance(argument, Out))
 
-    def _bind_kernel(self, step: Arrange | Launch) -> _Bound:
+    def _bind_kernel(self, step: Arrange | Launch) -> PlanCall:
         call: Callable[..., int]
         words: tuple[Address | RoomOf | Number | int, ...]
         if isinstance(step, Arrange):
@@ -316,7 +225,7 @@ class _Plan:
             varying = [0, *(index + 1 for index in varying)]
         places = tuple(_place(word) for word in words if isinstance(word, Address | RoomOf))
         launch = self._engine.driver.cuLaunchKernel
-        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places, varying=tuple(varying))
+        return PlanCall(call, launch.symbol, launch.library, tuple(resolve), places, varying=tuple(varying))
 
     def _launch(self, step: Launch) -> Callable[..., int]:
         kernels, parameters = self._engine.kernels, self.program.kernels.get(step.kernel)
@@ -529,8 +438,8 @@ class _Plan:
     def native(
         self,
         given: Given,
-        changing: _Changing,
-        refused: Callable[[_Bound, int], Exception],
+        changing: Changing,
+        refused: Callable[[PlanCall, int], Exception],
         give_up: Callable[[BaseException], object],
     ) -> NativeCall | None:
         """Return the calls of an execution for native code; None if that cannot make them.
@@ -754,7 +663,7 @@ class PlanEngine:
         except ValueError as error:
             raise BadProgram(str(error)) from None
 
-    def refused(self, plan: _Plan, status: int, bound: _Bound, lane: Lane) -> Exception:
+    def refused(self, plan: _Plan, status: int, bound: PlanCall, lane: Lane) -> Exception:
         """Return the error of a status, with what the program says about it."""
         library = bound.library
         error: Any = refusal(self.driver, library, status, bound.symbol, lane)
@@ -872,7 +781,7 @@ class PlanEngine:
             if weighs:
                 lane.weigh(lane.made_now, plan.entries)
 
-        def refused(bound: _Bound, status: int) -> Exception:
+        def refused(bound: PlanCall, status: int) -> Exception:
             return self._note_failed(plan, self.refused(plan, status, bound, lane), payload, lane)
 
         def error_of(status: int) -> Exception:
@@ -896,7 +805,7 @@ class PlanEngine:
 
         return execute
 
-    def _changing(self, plan: _Plan, places: Sequence[int]) -> _Changing | None:
+    def _changing(self, plan: _Plan, places: Sequence[int]) -> Changing | None:
         """Return what the words at these places of a record are; None if one is not a whole address, nor a scalar."""
         count = plan.program.addresses
         addresses: dict[int, int] = {}
@@ -909,9 +818,9 @@ class PlanEngine:
                 return None
             else:
                 addresses[at] = index
-        return _Changing(addresses, scalars)
+        return Changing(addresses, scalars)
 
-    def _with_words(self, plan: _Plan, constant: Given, changing: _Changing) -> Callable[[RecordWords], int]:
+    def _with_words(self, plan: _Plan, constant: Given, changing: Changing) -> Callable[[RecordWords], int]:
         """Return an execution whose addresses and scalars are, in part, the words that come with each."""
         addresses = list(constant.addresses)
         given = constant._replace(addresses=addresses)

@@ -690,14 +690,12 @@ class SolverPlans(SequencedLibrary):
         may_stop_some = refuses and matrices.count > 1
         place = self._empty(found.shape, found.dtype) if spreads or may_stop_some or not is_even else None
         operands = self._operands()
-        if source is None:
-            operands.reads(array)
-        else:
-            operands.reads(source)
+        operands.reads(array if source is None else source)
+        if source is not None:
             operands.writes(array, keeps=False)
         if place is not None:
             operands.writes(place)
-        origin = 0 if source is None else Address(source.address)
+        origin = Address(source.address) if source is not None else 0
         part = finite.ALL if lower is None else finite.BELOW if lower else finite.ABOVE
         kind, words, place_of = _many(matrices)
         at = 0 if place is None else place.address
