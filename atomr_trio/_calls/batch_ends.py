@@ -69,7 +69,7 @@ class AwaitedEnd(AwaitedLaunch):
 
         `path` is one of calls that are waited for.
         """
-        if path.generation.refusing:
+        if path.generation.refusing or not path.book.open:  # the first command of a lane opens it
             return None
         end = cls(path)
         launcher = path.launchers.get(_END._key) or path.learned(_END, fixed_launcher)

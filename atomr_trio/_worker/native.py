@@ -50,7 +50,17 @@ from .base.shared_words import (
     Words,
     address_of,
 )
-from .native_layout import CALL_WORDS, ENTRY_STRIDE, ENTRY_WORDS, KEY_BYTES, KEY_WORDS, LINK_WORDS, Reason, hash_of
+from .native_layout import (
+    CALL_WORDS,
+    ENTRY_STRIDE,
+    ENTRY_WORDS,
+    KEY_BYTES,
+    KEY_WORDS,
+    LINK_WORDS,
+    TARGET_WORDS,
+    Reason,
+    hash_of,
+)
 
 LAUNCH_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_void_p, c_void_p, c_void_p)
 WRITE_TYPE: Final = CFUNCTYPE(c_int, c_void_p, c_uint64, c_uint64, c_uint)
@@ -71,9 +81,6 @@ _KEY = struct.Struct(f"={KEY_WORDS}Q")
 _LANE, _SIGNS, _CALL, _CONFIG, _FUNCTION, _SIZE = (
     ENTRY_WORDS.index(name) for name in ("lane", "signs", "call", "config", "function", "size")
 )
-
-
-_TARGET, _BASE, _MOST = (CALL_WORDS.index(name) for name in ("target_0", "base_0", "most_0"))
 
 
 class Unavailable(Exception):
@@ -296,17 +303,18 @@ class NativeLoop:
             self._kept.append(native.keep)
         else:
             links: list[Words] = []
+            then = 0
             for each in reversed(native.then):
                 link = Words(len(LINK_WORDS))
-                link.set((each.function, each.arguments.address, links[-1].address if links else 0))
+                link.set((each.function, each.arguments.address, then, each.guard, each.expected))
                 links.append(link)
-            call, then = Words(len(CALL_WORDS)), links[-1].address if links else 0
-            given = native.function, native.arguments.address, then, native.guard, native.expected, len(native.targets)
-            for place, word in enumerate(given):
-                call.view[place] = word
-            for index, target in enumerate(native.targets):
-                for place, word in zip((_TARGET, _BASE, _MOST), target, strict=True):
-                    call.view[place + index] = word
+                then = link.address
+            call = Words(len(CALL_WORDS) + len(TARGET_WORDS) * len(native.targets))
+            given = [native.function, native.arguments.address, then, native.guard, native.expected]
+            given += [max(native.entries - 1, 0), len(native.targets)]
+            for target in native.targets:
+                given += [8 * target.word, target.most, target.base, target.address]
+            call.set(given)
             self._following[self._table_address + at * 8] = native.then
             words[at + _CALL] = call.address
             self._kept.append((native, call, links))

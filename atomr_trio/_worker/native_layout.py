@@ -13,11 +13,10 @@ from typing import Final
 from atomr_cuda.constants import driver as cuda
 
 from .._wire import protocol
-from .._wire.ready import MOST_WORDS
 from .._wire.records.module import LAUNCH
 from .._wire.ring import GROUPS, NUMBER, SLOT_MASK, SLOT_SHIFT
 from .base.lanes import GROUP_ENTRIES
-from .base.shared_words import LANE_WORDS, LOOP_WORDS, MOST_ARGUMENTS
+from .base.shared_words import LANE_WORDS, LOOP_WORDS, MOST_ARGUMENTS, MOST_FLOATS, NOTES
 
 _WORD = 8
 _TICKET_BYTES = 8
@@ -39,19 +38,15 @@ ENTRY_WORDS: Final = (
 """The words of an entry of the table: the key; the address of the lane's words; 1 if the launch asks for its ticket at
 once; the address of a library's call, or 0; the arguments of ``cuLaunchKernelEx``; the size of the parameter block. An
 entry without a lane is free."""
-LINK_WORDS: Final = ("function", "arguments", "then")
+LINK_WORDS: Final = ("function", "arguments", "then", "guard", "expected")
 """The words of each function of a library's call: the addresses of the function, of its arguments, and of the same
-words of the function that is called next, or 0."""
-CALL_WORDS: Final = (
-    *LINK_WORDS,
-    "guard",
-    "expected",
-    "count",
-    *(f"{what}_{word}" for what in ("target", "base", "most") for word in range(MOST_WORDS)),
-)
-"""The words of a library's call: those of its first function; the address of a setting, or 0; the number that it must
-be; the number of the record's words. For each word: the address where it belongs, what is added to it, and the most
-that it may be."""
+words of the function that is called next, or 0; the address of a setting, or 0, and the number that it must be."""
+CALL_WORDS: Final = (*LINK_WORDS, "entries", "targets")
+"""The words of a library's call: those of its first function; the entries of the stream's queue beyond one, and the
+number of the words that follow in groups, as in `TARGET_WORDS`."""
+TARGET_WORDS: Final = ("from", "most", "base", "place")
+"""The words of each place for a word of the record: where among the record's words that is, in bytes; the most that it
+may be; what is added to it; the address where the sum belongs."""
 ENTRY_STRIDE: Final = 16
 """The words from one entry to the next."""
 HASH_FACTOR: Final = 0x9E3779B97F4A7C15
@@ -97,9 +92,10 @@ def _numbers() -> dict[str, int]:
         "GROUP_ENTRIES": GROUP_ENTRIES,
         "INLINE_LIMIT": protocol.INLINE_LIMIT,
         "MOST_ARGUMENTS": MOST_ARGUMENTS,
-        "CALL_TARGETS": CALL_WORDS.index("target_0") * _WORD,
-        "CALL_BASE_BEHIND": MOST_WORDS * _WORD,
-        "CALL_MOST_BEHIND": 2 * MOST_WORDS * _WORD,
+        "MOST_FLOATS": MOST_FLOATS,
+        "NOTES": NOTES,
+        "FIRST_TARGET": len(CALL_WORDS) * _WORD,
+        "TARGET_STRIDE": len(TARGET_WORDS) * _WORD,
         "COUNTERS": protocol.MAX_LANES,
         "CELL": protocol.CELL,
         "ENTRY_STRIDE": ENTRY_STRIDE * _WORD,
@@ -112,7 +108,8 @@ def _numbers() -> dict[str, int]:
         **{f"LANE_{name.upper()}": index * _WORD for index, name in enumerate(LANE_WORDS)},
         **{f"LOOP_{name.upper()}": index * _WORD for index, name in enumerate(LOOP_WORDS)},
         **{f"ENTRY_{name.upper()}": index * _WORD for index, name in enumerate(ENTRY_WORDS)},
-        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS[:6])},
+        **{f"CALL_{name.upper()}": index * _WORD for index, name in enumerate(CALL_WORDS)},
+        **{f"TARGET_{name.upper()}": index * _WORD for index, name in enumerate(TARGET_WORDS)},
         **{f"REASON_{reason.name}": reason.value for reason in Reason},
     }
 

@@ -38,7 +38,7 @@ from atomr_trio._wire.records.module import LAUNCH
 from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, group_index
 from atomr_trio._worker import native
 from atomr_trio._worker.base.lanes import Command, Following, Lane, NativeCall, NativeLaunch, Ready, Target
-from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS, STREAM, Words
+from atomr_trio._worker.base.shared_words import STREAM, Arguments, Words
 from atomr_trio._worker.main import IDLE_SECONDS, Worker
 from atomr_trio._worker.ready import ReadyCalls
 
@@ -50,6 +50,8 @@ DO = TOY.verb("do", Mode.ENQUEUES, {"what": "Q"})
 BLOCK = TOY.verb("block", Mode.BLOCKS, {"what": "Q"})
 FORGET = TOY.verb("forget", Mode.ENQUEUES, {"what": "Q"})
 REPEAT = TOY.verb("repeat", Mode.ENQUEUES, {"what": "Q"})
+ENTRIES = 9
+"""What a repeated call puts into the stream if it is noted."""
 FIRST = 7
 """The first argument of a repeated call; that of the functions that follow it is larger by 1 each."""
 DO_TYPE = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * 12)
@@ -119,6 +121,8 @@ class _ToyEngine:
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
         def call(words: tuple[int, ...]) -> int:
             given = filled(payload, places, words) if places else payload
+            if self._machine.alone == "noted":
+                lane.weigh(lane.made_now, ENTRIES)
             status = self._machine.note(("call", lane.index, verb, given))
             for part in range(1, self._machine.following + 1):
                 if not status and (status := self._machine.note((f"part {part}", lane.index, verb, given))):
@@ -126,25 +130,25 @@ class _ToyEngine:
             return status
 
         def native() -> NativeCall:
-            arguments, number = Words(MOST_ARGUMENTS), Words(1)
-            arguments.set((FIRST, lane.index, verb, number.address, *range(4, 11), -1))
+            number = Words(1)
+            arguments = Arguments((FIRST, lane.index, verb, number.address, *range(4, 11), -1))
             number.set(struct.unpack("<Q", payload))
             setting = self._machine.setting
             function = ctypes.cast(self._machine.do, ctypes.c_void_p).value or 0
             most = self._machine.most_word
             following = []
             for part in range(1, self._machine.following + 1):
-                behind = Words(MOST_ARGUMENTS)
-                behind.set((FIRST + part, lane.index, verb, number.address, *range(4, 11), -1))
+                behind = Arguments((FIRST + part, lane.index, verb, number.address, *range(4, 11), -1))
                 following.append(Following(function, behind, partial(refused, part)))
             return NativeCall(
                 function,
                 arguments,
-                [Target(number.address, most=most) for _ in places],
+                [Target(word, number.address, most=most) for word in range(len(places))],
                 setting.address,
                 setting.view[0],
                 then=following,
                 keep=(number, setting),
+                entries=ENTRIES if self._machine.alone == "noted" else 0,
             )
 
         def refused(part: int, status: int) -> CudaError:
@@ -156,7 +160,7 @@ class _ToyEngine:
             return refused(part, status) if part else CudaError(status, "toyDo")
 
         alone = self._machine.alone
-        return Ready(call, error, native=native, alone=alone is not None, bounded=alone == "bounded")
+        return Ready(call, error, native=native, alone=alone is not None, bounded=alone in ("bounded", "noted"))
 
     def forget_lane(self, index: int) -> tuple[()]:
         return ()
@@ -203,8 +207,9 @@ class Machine:
 
     `refused` has the status of the calls that fail, by their number; `refused_tickets` that of the tickets, by lane and
     ticket, of which the first attempt alone fails unless the context is lost. The GPU is `lag` tickets behind.
-    Repeated calls are made `alone` if that is not None, and are bounded if it says so. So many `following` calls are
-    behind each; native code takes words up to `most_word`.
+    Repeated calls are made `alone` if that is not None. Native code makes them too if it says that they are "bounded",
+    or "noted" with what they put into the stream. So many `following` calls are behind each; native code takes words up
+    to `most_word`.
     """
 
     def __init__(

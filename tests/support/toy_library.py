@@ -18,6 +18,7 @@ from ctypes import (
     c_uint,
     c_uint64,
     c_void_p,
+    cast,
     string_at,
 )
 from types import SimpleNamespace
@@ -128,7 +129,8 @@ class Toy:
         self._hook = lambda: (name, string_at(image, size), *words[:2])
 
     def _toyShape(self, thing: int, values: Any, count: int) -> None:
-        self.calls[-1] = ("toyShape", *(values[at] for at in range(count)))
+        numbers = cast(values, POINTER(c_int64))  # native code gives an address
+        self.calls[-1] = ("toyShape", *(numbers[at] for at in range(count)))
 
     def _toyRun(self, *arguments: Any) -> None:
         *head, scalars, number, length, room, size, stream = arguments
@@ -204,6 +206,8 @@ class Bench:
         self.toy = Toy()
         self.memory = Memory(memory)
         self.forgotten = 0
+        self.bugs: list[BaseException] = []
+        """What functions have raised to native code."""
         self.later: list[Any] = []
         """What a worker would give back in a thread."""
         self.words = [0] * (WORKSPACES_WORD + 1)
@@ -214,6 +218,7 @@ class Bench:
             capture_turns=CaptureTurns(),
             give_back=self.later.extend,
             wait_given_back=self.give_back,
+            give_up=self.bugs.append,
         )
         self.table = PlanTable("toy", 99, PROGRAMS, variables=VARIABLES)
         self.engine = PlanEngine(self.services, self.table, self.toy, _Handles(self.toy), shared=shared)

@@ -23,11 +23,18 @@ from atomr_trio._wire.protocol import GROUP_LIMIT, INLINE_LIMIT, RECORDS_READ_WO
 from atomr_trio._wire.ring import SLOT_BYTES, SLOTS
 from atomr_trio._worker import native
 from atomr_trio._worker.base import lanes
-from atomr_trio._worker.base.native_calls import Word, native_call
-from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS
+from atomr_trio._worker.base.native_calls import NativeStep, Word, native_call, native_steps
+from atomr_trio._worker.base.shared_words import (
+    COUNTED_ENTRIES,
+    MOST_ARGUMENTS,
+    MOST_FLOATS,
+    NOTED_ENTRIES,
+    NOTES,
+    SURPLUS,
+)
 from atomr_trio._worker.native_layout import Reason
 from support import open_test_device, sim_process as helper
-from support.loops import BLOCK, DO, DO_TYPE, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
+from support.loops import BLOCK, DO, DO_TYPE, ENTRIES, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
 from support.strategies import examples
 
 pytestmark = pytest.mark.sim_only
@@ -110,6 +117,33 @@ def test_the_same_records_have_the_same_effects(records, refused, read_before, f
         assert natively.effects == python.effects
         assert natively.state() == python.state()
         assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
+
+
+repeated = st.builds(
+    lambda lane, what, count: [Other(lane, REPEAT.number, what)] * count,
+    st.integers(0, LANES - 1),
+    st.sampled_from([0, 5]),
+    st.sampled_from([1, 4, 90]),
+)
+
+
+@examples(0.6)
+@given(
+    st.lists(st.one_of(repeated, bursts), max_size=8).map(lambda parts: [record for part in parts for record in part]),
+    st.dictionaries(places, st.just(REFUSED), max_size=2),
+    st.sampled_from([0, 3]),
+)
+def test_what_calls_put_into_the_stream_is_noted_by_both(records, refused, lag):
+    with ran(records, refused=refused, lag=lag, following=1, alone="noted") as (python, natively):
+        assert natively.effects == python.effects
+        assert natively.state() == python.state()
+        assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
+        for each in (python, natively):
+            for lane in each.worker._lanes.values():
+                lane._room(INLINE_LIMIT)
+                state = lane.shared.view
+                unfinished = state[SURPLUS] + state[NOTED_ENTRIES] - state[COUNTED_ENTRIES]
+                assert unfinished <= lag * (ENTRIES - 1)
 
 
 @examples(0.6)
@@ -195,13 +229,24 @@ def test_calls_of_a_library_that_are_known_need_no_python(native_machine):
     assert made == [record.what.to_bytes(8, "little") for record in (*words, *constants)]
 
 
-@pytest.mark.parametrize("alone", ["bounded", "weighed"])
-def test_of_calls_that_are_made_alone_native_code_makes_those_that_are_bounded(native_machine, alone):
+@pytest.mark.parametrize("alone", ["bounded", "noted", "weighed"])
+def test_of_calls_that_are_made_alone_native_code_makes_those_that_are_bounded_or_noted(native_machine, alone):
     each = native_machine(alone=alone)
     each.run([Other(0, REPEAT.number, number) for number in range(20)])
     taken = each.returned.count(Reason.RECORD)
-    assert taken == (2 if alone == "bounded" else 1), "for the first and for the end; or Python takes them all"
+    assert taken == (1 if alone == "weighed" else 2), "for the first and for the end; or Python takes them all"
     assert [int.from_bytes(effect[3], "little") for effect in each.effects if effect[0] == "call"] == [*range(20)]
+
+
+def test_native_code_makes_as_many_calls_as_the_stream_has_room_for(native_machine):
+    """With notes that nobody has counted, Python is asked, which counts them."""
+    each = native_machine(alone="noted")
+    count = 2 * NOTES + 10
+    each.run([Other(0, REPEAT.number, number) for number in range(count)])
+    made = [int.from_bytes(effect[3], "little") for effect in each.effects if effect[0] == "call"]
+    assert made == [*range(count)]
+    fit = 2 * INLINE_LIMIT // (ENTRIES + 1)
+    assert each.returned.count(Reason.RECORD) == pytest.approx(count / fit, rel=0.2)
 
 
 def test_calls_that_follow_another_are_made_behind_it_and_each_refusal_has_its_own_name(native_machine):
@@ -393,23 +438,52 @@ def test_a_call_is_described_by_its_function_and_its_arguments():
     function = declared(lambda *given: calls.append(given) or 5, ctypes.c_void_p, ctypes.c_int, ctypes.c_ubyte)
     form = native_call(function, (Word(1, base=100, most=9), -3, Word(0)), 2, calls.append)
     assert form is not None
-    for target, word in zip(form.targets, (0x1FF, 8), strict=True):
-        ctypes.c_uint64.from_address(target.address).value = word + target.base
-    assert [target.most for target in form.targets] == [(1 << 64) - 1, 9]
+    for target in form.targets:
+        ctypes.c_uint64.from_address(target.address).value = (0x1FF, 8)[target.word] + target.base
+    assert {target.word: target.most for target in form.targets} == {0: (1 << 64) - 1, 1: 9}
     call = ctypes.CFUNCTYPE(ctypes.c_int, *(ctypes.c_uint64,) * MOST_ARGUMENTS)(form.function)
-    assert call(*form.arguments.view) == 5
+    assert call(*form.arguments.view[:MOST_ARGUMENTS]) == 5
     assert calls == [(108, -3, 0xFF)]
+
+
+def test_floating_point_numbers_come_as_the_function_takes_them():
+    calls: list[tuple[Any, ...]] = []
+    kinds = (ctypes.c_float, ctypes.c_void_p, ctypes.c_double, ctypes.c_int)
+    function = declared(lambda *given: calls.append(given) or 0, *kinds)
+    form = native_call(function, (0.1, Word(0), -2.5, 7), 1, calls.append)
+    assert form is not None
+    (target,) = form.targets
+    ctypes.c_uint64.from_address(target.address).value = 12
+    words, floats = form.arguments.view[:MOST_ARGUMENTS], form.arguments.view[MOST_ARGUMENTS:].cast("B").cast("d")
+    types = (ctypes.c_uint64,) * MOST_ARGUMENTS, (ctypes.c_double,) * MOST_FLOATS
+    assert ctypes.CFUNCTYPE(ctypes.c_int, *types[0], *types[1])(form.function)(*words, *floats) == 0
+    assert calls == [(ctypes.c_float(0.1).value, 12, -2.5, 7)]
+
+
+def test_functions_that_are_one_command_share_the_words_of_its_record():
+    """A word may have several places; one that the record does not bring is constant."""
+    function = declared(lambda *given: 0, ctypes.c_void_p, ctypes.c_void_p)
+    steps = [
+        NativeStep(native_call(function, given, None, lambda bug: None), lambda status: ValueError(status))
+        for given in ((Word(1), Word(2, base=8)), (Word(0), Word(1, base=16)))
+    ]
+    form = native_steps(steps, (1000, 2000, 3000), {1: 0, 0: 1}, entries=5)
+    assert (form.entries, len(form.then)) == (5, 1)
+    for target in form.targets:
+        ctypes.c_uint64.from_address(target.address).value = (70, 80)[target.word] + target.base
+    assert [list(each.arguments.view[:2]) for each in (form, form.then[0])] == [[70, 3008], [80, 86]]
 
 
 def test_what_native_code_cannot_call_has_no_description():
     def describe(*kinds: Any) -> object:
         return native_call(declared(None, *kinds), (1,) * len(kinds), 0, lambda bug: None)
 
-    assert describe(ctypes.c_double) is None
-    assert describe(ctypes.c_void_p, ctypes.c_float) is None
+    assert describe(ctypes.c_longdouble) is None
+    assert describe(*(ctypes.c_float,) * (MOST_FLOATS + 1)) is None
     assert describe(ctypes.c_int * 2) is None
     assert describe(*(ctypes.c_int,) * (MOST_ARGUMENTS + 1)) is None
     assert describe(*(ctypes.POINTER(ctypes.c_int),) * MOST_ARGUMENTS) is not None
+    assert native_call(declared(None, ctypes.c_double), (Word(0),), 1, lambda bug: None) is None
     with pytest.raises(ValueError, match="not every one of 2 words is an argument of toyCall"):
         native_call(declared(None, ctypes.c_int), (Word(1),), 2, lambda bug: None)
 

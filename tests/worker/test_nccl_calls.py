@@ -89,11 +89,12 @@ class Worker:
 def natively(native: NativeCall, words: Sequence[int]) -> tuple[int, int]:
     """Do what native code does with a call. Returns the status, and the number of the last function."""
     assert ctypes.c_uint64.from_address(native.guard).value == native.expected
-    for target, word in zip(native.targets, words, strict=True):
-        ctypes.c_uint64.from_address(target.address).value = word + target.base
+    assert sorted(target.word for target in native.targets) == [*range(len(words))]
+    for target in native.targets:
+        ctypes.c_uint64.from_address(target.address).value = words[target.word] + target.base
     parts = [(native.function, native.arguments), *((each.function, each.arguments) for each in native.then)]
     for number, (function, arguments) in enumerate(parts):
-        if status := CALL_TYPE(function)(*arguments.view):
+        if status := CALL_TYPE(function)(*arguments.view[:MOST_ARGUMENTS]):
             return status, number
     return 0, len(parts) - 1
 

@@ -13,7 +13,7 @@ from atomr_trio._wire.ready import filled, with_holes
 from atomr_trio._wire.records.memory import BOX, OFFSET_MASK, PLACES_OF_PINNED, UNREGISTER_HOST
 from atomr_trio._worker.base.lanes import NativeCall, Ready
 from atomr_trio._worker.base.memory import MemoryEngine
-from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS
+from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS, MOST_FLOATS
 
 AREA, BASE, STREAM = 5, 0x7F00_0000_0000, 0x55
 ARRAY, OFFSET, SIZE = 0x100_0000, 4096, 300
@@ -90,12 +90,13 @@ def test_a_prepared_copy_and_the_general_way_make_the_same_call(bench, way):
 def test_native_code_gets_the_address_of_the_area_and_takes_no_larger_offset(bench, way):
     native = bench.ready(way).native()
     assert isinstance(native, NativeCall)
-    assert len(native.targets) == 3
-    assert native.targets[1].most == OFFSET_MASK
-    for word, target in zip((ARRAY, OFFSET, SIZE), native.targets, strict=True):
-        ctypes.c_uint64.from_address(target.address).value = word + target.base
+    targets = {target.word: target for target in native.targets}
+    assert len(targets) == len(native.targets) == 3
+    assert targets[1].most == OFFSET_MASK
+    for number, word in enumerate((ARRAY, OFFSET, SIZE)):
+        ctypes.c_uint64.from_address(targets[number].address).value = word + targets[number].base
     assert tuple(native.arguments.view[:4]) == EXPECTED[way][1:]
-    assert len(native.arguments.view) == MOST_ARGUMENTS
+    assert len(native.arguments.view) == MOST_ARGUMENTS + MOST_FLOATS
 
 
 @WAYS

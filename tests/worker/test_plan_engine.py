@@ -49,6 +49,7 @@ from atomr_trio._wire.records.plans import PlanTable
 from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
 from atomr_trio._worker.base.plans import PlanEngine
+from support import native_forms
 from support.toy_library import Bench
 
 THE_THING = Slot(0)
@@ -620,6 +621,8 @@ TAKES_WORDS: dict[str, Program] = {
     "an answer of its own": program(execute=(Query("toyAsk", (Slot(0), Out(4), Out(5))), run())),
     "a choice": program(execute=(Choose(Number(0, "I"), SHAPES), run())),
 }
+LEFT_TO_PYTHON = ("a setting by words", "objects of its own", "an answer of its own")
+"""What native code does not do, as with a number by value that differs each time."""
 PLACES = {"first": 8, "second": 16, "scalar": 24 + 4}
 
 
@@ -639,7 +642,10 @@ def test_an_execution_that_is_ready_does_with_its_words_what_the_general_way_doe
     bench.toy.calls.clear()
     bench.execute(addresses=(512, 1024), scalars=whole[24:])
     bench.toy.calls.clear()
-    for turn in range(4):
+    assert ready.native is not None
+    native = ready.native()
+    assert (native is not None) == (what not in LEFT_TO_PYTHON and "scalar" not in which)
+    for turn in range(1, 5):
         words = tuple(struct.unpack("<Q", struct.pack("<d", turn + at / 4))[0] for at in range(len(which)))
         assert ready.call(words) == 0
         made = list(bench.toy.calls)
@@ -651,6 +657,10 @@ def test_an_execution_that_is_ready_does_with_its_words_what_the_general_way_doe
         bench.engine.calls[verb](command, bench.lane)
         assert numbered(made) == numbered(bench.toy.calls)
         assert [call for call in made if call[0] == "toyRun"] != []
+        if native is not None:
+            bench.toy.calls.clear()
+            assert native_forms.made(native, words) == 0
+            assert bench.toy.calls == made
         bench.execute(addresses=(512, 1024), scalars=whole[24:])
         bench.toy.calls.clear()
     bench.toy.statuses["toyRun"] = 4
@@ -687,6 +697,59 @@ def test_several_calls_are_ready_as_one_and_the_error_names_the_one_that_was_ref
     assert bench.toy.names() == ["toyRun", "toySet"]
     assert isinstance(error, CudaError)
     assert (status, error.function) == (4, "toySet")
+
+
+def test_native_code_makes_several_calls_and_the_error_names_the_one_that_was_refused(bench: Bench) -> None:
+    bench.define(program(execute=(run(), Call("toySet", (Slot(0), 1, Bytes(b"v"), 1)), run()), entries=50))
+    ready = bench.engine.hot_call(bench.table.execute.number, bench.payload(1, (1, 2), SCALARS), bench.lane)
+    assert ready is not None
+    assert ready.native is not None
+    native = ready.native()
+    assert native is not None
+    assert (native.entries, ready.bounded) == (50, True)
+    bench.toy.calls.clear()
+    assert native_forms.made(native, ()) == 0
+    assert bench.toy.names() == ["toyRun", "toySet", "toyRun"]
+    for each, name in ((native.then[0].refused, "toySet"), (native.then[1].refused, "toyRun"), (ready.error, "toyRun")):
+        error = each(4)
+        assert isinstance(error, CudaError)
+        assert (error.status, error.function) == (4, name)
+    assert bench.bugs == []
+
+
+def test_native_code_waits_for_the_setting_that_its_call_needs(bench: Bench) -> None:
+    bench.define(program(execute=(Set("toySet", (Slot(0), 1, Words((Address(0),)), 8)), run())))
+    verb = bench.table.execute.number
+    ready = [bench.engine.hot_call(verb, bench.payload(1, (place, 1), SCALARS), bench.lane) for place in (257, 514)]
+    one, other = ready
+    assert one is not None
+    assert one.native is not None
+    assert other is not None
+    assert other.native is not None
+    natives = one.native(), other.native()
+    assert natives[0] is not None
+    assert natives[1] is not None
+    for each, expected in ((one, (True, False)), (other, (False, True)), (one, (True, False))):
+        assert each.call(0) == 0
+        assert tuple(map(native_forms.takes, natives)) == expected
+    bench.execute(addresses=(300, 1), scalars=SCALARS)
+    assert tuple(map(native_forms.takes, natives)) == (False, False)
+    bench.toy.statuses["toySet"] = 5
+    assert one.call(0) == -1
+    assert one.error(-1) is not None
+    assert tuple(map(native_forms.takes, natives)) == (False, False)
+
+
+def test_behind_a_failure_of_a_plan_with_a_state_native_code_makes_no_call_of_it(bench: Bench) -> None:
+    bench.define(program(THING, execute=(Choose(Number(0, "I"), SHAPES),), moves=True))
+    ready = bench.engine.hot_call(bench.table.execute.number, bench.payload(scalars=chosen(1)), bench.lane)
+    assert ready is not None
+    assert ready.native is not None
+    assert ready.native() is not None
+    assert bench.forgotten == 0
+    error = ready.error(7)
+    assert isinstance(error, CudaError)
+    assert (error.status, error.function, bench.forgotten) == (7, "toyShape", 1)
 
 
 def test_only_an_execution_of_a_plan_that_exists_is_made_ready(bench: Bench) -> None:

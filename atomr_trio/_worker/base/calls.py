@@ -17,8 +17,8 @@ from ..._wire.records.memory import OFFSET_MASK
 from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .lanes import Following, NativeCall, Ready, Target
-from .pointers import address_of_pointer, pointer_to
-from .shared_words import MOST_ARGUMENTS, Words
+from .native_calls import NativeStep, Word, native_call
+from .shared_words import Words
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,6 +28,19 @@ if TYPE_CHECKING:
 
     Made = Callable[[Sequence[int], int], None]
     """A step of a sequence, as a function of the words of an execution, and of its ticket."""
+
+
+class PreparedStep(NamedTuple):
+    """A step of a sequence, ready to be made."""
+
+    make: Made
+    refused: Callable[[int], Exception]
+    """Returns the error for a status."""
+    entries: int = 1
+    """How many entries of the stream's queue it makes."""
+    native: Callable[[], NativeCall | None] | None = None
+    """Returns the same for native code after it was made once, whose words are those of the execution; None if that
+    cannot make it."""
 
 
 class Bound:
@@ -66,6 +79,11 @@ class Bound:
 
         The word of the record is the number of such counts, if there is more than one.
         """
+
+    @property
+    def is_of_library(self) -> bool:
+        """Tell whether it depends on how the handle is set."""
+        return True
 
     @property
     def takes_words_alone(self) -> bool:
@@ -161,6 +179,8 @@ class LaneHandle:
 class Handles:
     """The functions that make, set and destroy a library's handles."""
 
+    flags: int = -1
+    """The flags of a call that `configure` looks at."""
     captured_room_bytes: int = 0
     """The size of the workspace that `lend` gives to a handle whose calls are captured."""
 
@@ -187,6 +207,10 @@ class Handles:
     def set_option(self, kind: str, option: Any, setting: int) -> None:
         """Set it as a call asks for; 0 says as the library has it."""
         raise KeyError(kind)
+
+    def has_settings(self, kind: str) -> bool:
+        """Return whether `set_option` does anything to such an object."""
+        return True
 
     def destroy_option(self, kind: str, option: Any) -> None:
         """Give it back."""
@@ -234,8 +258,8 @@ class CallEngine:
             words[place] = self._option(handle, bound.option.kind, words[place])
         if bound.workspace is not None:
             self._make_room(bound, bound.workspace, handle, words, lane)
-        if flags != handle.flags:
-            self._set(handle, flags)
+        if bound.is_of_library and flags & self._handles.flags != handle.flags:
+            self._set(handle, flags & self._handles.flags)
         lane.weigh(ticket, bound.entries)
         with lane.calling:
             status = bound.call(handle.value, *words)
@@ -245,8 +269,8 @@ class CallEngine:
             target = self._services.staged(staging)
             self._driver.cuMemcpyDtoHAsync(target, handle.answers, answer_bytes, lane.stream)
 
-    def prepared(self, step: Step, lane: Lane, answers: int) -> tuple[Made, int]:
-        """Return the call of a sequence's step, and how many entries of the stream's queue it makes.
+    def prepared(self, step: Step, lane: Lane, answers: int) -> PreparedStep:
+        """Return the call of a sequence's step.
 
         Nothing of the payload is looked at again.
 
@@ -256,7 +280,8 @@ class CallEngine:
         """
         number, flags, scalars, marks, *_ = HEAD.unpack_from(step.payload)
         bound = self._bound.get(number) or self._bind(number)
-        handle = self._lanes.get(lane.index) or self._open(lane)
+        handle, is_of_library = self._lanes.get(lane.index) or self._open(lane), bound.is_of_library
+        flags &= self._handles.flags
         words: list[Any] = list(bound.words.unpack_from(step.payload, HEAD.size))
         area = create_string_buffer(step.payload[HEAD.size + bound.words.size :])
         holes, slot = _holes_of(step, bound)
@@ -278,13 +303,42 @@ class CallEngine:
             if workspace is not None:
                 sizes = sizes or self._room_of(bound, workspace, handle, words)
                 self._provide(workspace, sizes, handle, words, lane)
-            if flags != handle.flags:
+            if is_of_library and flags != handle.flags:
                 self._set(handle, flags)
             status = call()
             if status:
-                raise refusal(self._driver, self._library, status, bound.symbol, lane)
+                raise refused(status)
 
-        return make, bound.entries
+        def refused(status: int) -> Exception:
+            return self.refused(bound, status, lane)
+
+        def native() -> NativeCall | None:
+            if option is not None and self._handles.has_settings(option.kind):
+                return None
+            if workspace is not None:
+                if not sizes:
+                    return None
+                self._provide(workspace, sizes, handle, words, lane)
+            given = words.copy()
+            if option is not None:
+                given[option.place] = self._option(handle, option.kind, setting)
+            for place, word, more in holes:
+                given[place] = Word(word, more)
+            call = self.native(bound, handle, given)
+            if call is None or not is_of_library:
+                return call
+            flags_word = handle.flags_word
+            return call._replace(guard=flags_word.address, expected=flags, keep=(call.keep, area, flags_word))
+
+        return PreparedStep(make, refused, bound.entries, native)
+
+    def native(self, bound: Bound, handle: LaneHandle, words: Sequence[Any]) -> NativeCall | None:
+        """Return a call of a function for native code, with words of a record among its own; None if that cannot be."""
+        return native_call(bound.function, (handle.value.value, *words), None, self._services.give_up)
+
+    def refused(self, bound: Bound, status: int, lane: Lane) -> Exception:
+        """Return the error of a step of a sequence."""
+        return refusal(self._driver, self._library, status, bound.symbol, lane)
 
     def ready(self, bound: Bound, handle: Any, words: list[Any], changing: Sequence[int]) -> Callable[[], int]:
         """Return a call of a function with these words; those at the places `changing` are read each time."""
@@ -354,6 +408,7 @@ class CallEngine:
         bound, handle = self._bound.get(number), self._lanes.get(lane.index)
         if bound is None or handle is None or not bound.takes_words_alone:
             return None
+        flags &= self._handles.flags
         split = _split_places(places, scalars | answers, bound.words.size)
         if split is None or (answer_bytes and not split.staging):
             return None
@@ -375,27 +430,23 @@ class CallEngine:
             return refusal(self._driver, self._library, status, bound.symbol, lane)
 
         def native() -> NativeCall | None:
-            pointer = pointer_to(bound.function, self._services.give_up)
-            if pointer is None or len(words) >= MOST_ARGUMENTS:
-                return None
-            arguments, places_of = Words(MOST_ARGUMENTS), [Target(0)] * len(places)
-            arguments.set((handle.value.value, *words))
+            given = words.copy()
             for index, argument in split.arguments:
-                places_of[index] = Target(arguments.address + (argument + 1) * WORD)
-            for index, offset in split.scalars:
-                places_of[index] = Target(addressof(area) + offset)
-            form = NativeCall(
-                address_of_pointer(pointer),
-                arguments,
-                places_of,
+                given[argument] = Word(index)
+            form = self.native(bound, handle, given)
+            if form is None:
+                return None
+            form = form._replace(
+                targets=[*form.targets, *(Target(index, addressof(area) + offset) for index, offset in split.scalars)],
                 guard=handle.flags_word.address,
                 expected=flags,
-                keep=(pointer, area, handle.flags_word),
+                keep=(form.keep, area, handle.flags_word),
+                entries=bound.entries if alone else 0,
             )
             return self._fetching(form, handle.answers, answer_bytes, split.staging[0], lane) if answer_bytes else form
 
         alone = bound.entries > ENTRIES_OF_A_CALL
-        return made_ready(prepare, call, error_of, alone=alone)._replace(native=native)
+        return made_ready(prepare, call, error_of, alone=alone)._replace(native=native, bounded=True)
 
     def _then_fetch(
         self, call: Callable[[RecordWords], int], answers: int, size: int, place: int, lane: Lane
@@ -420,22 +471,22 @@ class CallEngine:
 
     def _fetching(self, form: NativeCall, answers: int, size: int, place: int, lane: Lane) -> NativeCall | None:
         """The same, with a copy of the answer to the host behind the call: to the staging area, as most answers are."""
-        copy = self._driver.cuMemcpyDtoHAsync
-        pointer = pointer_to(copy, self._services.give_up)
-        if pointer is None:
+        fetch = self.native_fetch(place, answers, size, lane)
+        if fetch is None:
             return None
-        arguments, targets = Words(MOST_ARGUMENTS), list(form.targets)
-        arguments.set((0, answers, size, lane.stream.value))
-        targets[place] = Target(arguments.address, self._services.staged(0), OFFSET_MASK)
+        call, refused = fetch
         return form._replace(
-            targets=targets,
-            then=[
-                Following(
-                    address_of_pointer(pointer), arguments, lambda status: copy.library.error(status, copy.symbol)
-                )
-            ],
-            keep=(form.keep, pointer),
+            targets=[*form.targets, *call.targets],
+            then=[Following(call.function, call.arguments, refused)],
+            keep=(form.keep, call.keep),
         )
+
+    def native_fetch(self, word: int, answers: int, size: int, lane: Lane) -> NativeStep | None:
+        """Return the copy of answers to the slot at the place that a word names, if that is in the staging area."""
+        copy = self._driver.cuMemcpyDtoHAsync
+        target = Word(word, self._services.staged(0), OFFSET_MASK)
+        call = native_call(copy, (target, answers, size, lane.stream.value), None, self._services.give_up)
+        return None if call is None else NativeStep(call, lambda status: copy.library.error(status, copy.symbol))
 
     def _bind(self, number: int) -> Bound:
         bound = self._bound[number] = Bound(self.table, self.table.functions[number], self._bindings)
@@ -473,13 +524,15 @@ class CallEngine:
             words[place + 1] = device
         if host:
             if handle.host_room is None or len(handle.host_room) < host[0]:
-                self._driver.cuStreamSynchronize(lane.stream)  # as in `_room`
+                self._services.forget_hot()  # as in `_room`
+                self._driver.cuStreamSynchronize(lane.stream)
                 handle.host_room = create_string_buffer(max(host[0], 1))
             words[place + 2], words[place + 3] = addressof(handle.host_room), host[0]
 
     def _room(self, handle: LaneHandle, size: int, lane: Lane) -> Any:
         if size > handle.room_bytes:
-            self._driver.cuStreamSynchronize(lane.stream)  # running work may still use the old one
+            self._services.forget_hot()  # native code knows the old one
+            self._driver.cuStreamSynchronize(lane.stream)  # running work may still use it
             self._give_room_back(handle)
             room = self._driver.CUdeviceptr()
             self._driver.cuMemAlloc(byref(room), size)

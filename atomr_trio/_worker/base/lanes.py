@@ -59,7 +59,13 @@ from ..._wire.status import StatusClass, classify
 from .capture_turns import CaptureTurns
 from .shared_words import (
     ACCEPTED,
+    COUNTED,
+    COUNTED_ENTRIES,
     LANE_WORDS,
+    NOTED,
+    NOTED_ENTRIES,
+    NOTES,
+    NOTES_ADDRESS,
     PENDING,
     SIGNED,
     STREAM,
@@ -67,6 +73,7 @@ from .shared_words import (
     SURPLUS,
     UNSIGNED_ENTRIES,
     WAITERS,
+    Arguments,
     Words,
 )
 from .workspaces import Workspaces
@@ -97,10 +104,12 @@ class NativeLaunch(NamedTuple):
 
 
 class Target(NamedTuple):
-    """The place for a word of a record."""
+    """A place for a word of a record."""
 
+    word: int
+    """The number of the word. One may have several places."""
     address: int
-    """Its address: that of an argument, or of a number to which one points."""
+    """The address of the place: that of an argument, or of a number to which one points."""
     base: int = 0
     """A number that is added to the word."""
     most: int = (1 << 64) - 1
@@ -111,16 +120,20 @@ class Following(NamedTuple):
     """A function that native code calls behind the others of a call, if none of those was refused."""
 
     function: int
-    arguments: Words
+    arguments: Arguments
     refused: Callable[[int], Exception]
     """Called if it is refused: it ends what those before it have begun, and returns the error for the status."""
+    guard: int = 0
+    expected: int = 0
+    """As in `NativeCall`."""
 
 
 class NativeCall(NamedTuple):
-    """A call of a library for native code. A function takes the first of its arguments, integers and addresses."""
+    """A call of a library for native code. A function takes the first of its arguments of each kind: integers and
+    addresses, and floating-point numbers."""
 
     function: int
-    arguments: Words
+    arguments: Arguments
     targets: Sequence[Target]
     """The places for the words of a record."""
     guard: int = 0
@@ -131,6 +144,8 @@ class NativeCall(NamedTuple):
     """The functions that follow."""
     keep: object = None
     """The owner of the memory at these addresses."""
+    entries: int = 0
+    """The entries of the stream's queue that native code notes, as `Lane.weigh` does."""
 
 
 class Ready(NamedTuple):
@@ -148,8 +163,8 @@ class Ready(NamedTuple):
     again: bool = False
     """True if a call that is refused to native code is made again by `call`, which may find another way."""
     bounded: bool = False
-    """True if the user's process sends only so many that the stream has room for them without a note. Then native code,
-    which takes no notes, may make those too that are made alone."""
+    """True if native code may make it too although it is made alone: it notes as many entries, or the user's process
+    sends only so many that the stream has room for them without a note."""
 
 
 class WorkerServices(Protocol):
@@ -401,6 +416,9 @@ class Lane:
         self.calling: threading.Lock = threading.Lock()
         """Held during a call that may block because it makes a number of entries that nobody knows."""
         self._heavy: collections.deque[tuple[int, int]] = collections.deque()
+        self._notes = Words(2 * NOTES)
+        """The same of calls that native code has made."""
+        self._state[NOTES_ADDRESS] = self._notes.address
         self._weighing = threading.Lock()
         self._marking = threading.Lock()
         self._marked = self.submitted
@@ -572,13 +590,19 @@ class Lane:
 
     def _room(self, limit: int) -> int:
         """The last ticket that the stream has room for: `limit` ordinary commands, each a launch and its ticket."""
-        finished = self._words[self._counter]
-        if not self._heavy:
+        finished, state = self._words[self._counter], self._state
+        if not self._heavy and state[NOTED] == state[COUNTED]:
             return finished + limit
         with self._weighing:
             while self._heavy and self._heavy[0][0] <= finished:
-                self._state[SURPLUS] -= self._heavy.popleft()[1]
-            return finished + limit - self._state[SURPLUS] // 2
+                state[SURPLUS] -= self._heavy.popleft()[1]
+            notes, counted = self._notes.view, state[COUNTED]
+            while counted < state[NOTED] and notes[at := 2 * (counted % NOTES)] <= finished:
+                state[COUNTED_ENTRIES] += notes[at + 1]
+                counted += 1
+            state[COUNTED] = counted
+            surplus = state[SURPLUS] + state[NOTED_ENTRIES] - state[COUNTED_ENTRIES]
+            return finished + limit - surplus // 2
 
     def _check_next(self, ticket: int) -> None:
         """A record that went astray, or was written over, does not pass for another."""

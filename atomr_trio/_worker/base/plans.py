@@ -15,7 +15,7 @@ from __future__ import annotations
 import functools
 import struct
 import threading
-from ctypes import byref, c_uint, c_void_p, create_string_buffer
+from ctypes import addressof, byref, c_uint, c_void_p, create_string_buffer
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from atomr_cuda._library import Function, Library, Variable
@@ -57,14 +57,18 @@ from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_a
 from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
-from .calls import ENTRIES_OF_A_CALL, Handles, converted, made_ready, refusal
+from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Image, Kernel, Kernels
+from .lanes import Target
+from .native_calls import NativeStep, native_steps
+from .plan_calls import Changing, Given, PlanCall, place_of, varies
 from .program_check import INTEGERS, Made, ProgramCheck
+from .shared_words import Words as SharedWords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from .lanes import Command, Lane, Ready, RecordWords, WorkerServices
+    from .lanes import Command, Lane, NativeCall, Ready, RecordWords, WorkerServices
 
 ALIGNMENT: Final = 256
 """Of each piece of a workspace."""
@@ -73,57 +77,7 @@ _UNSIGNED: Final = {4: "I", 8: "Q"}
 """How the bits of a scalar are read, by its bytes."""
 
 
-class Given(NamedTuple):
-    """What comes with one execution, and where its workspace is."""
-
-    addresses: Sequence[int]
-    scalars: Any
-    """A buffer of the host; None without any."""
-    room: tuple[int, ...]
-    """The addresses of the workspace's pieces."""
-
-
 # --- a plan -----------------------------------------------------------------------------------------------------------
-
-
-class _Bound(NamedTuple):
-    """A function of a program, and how each of its arguments is found."""
-
-    call: Callable[..., int]
-    symbol: str
-    library: Any
-    """Whose function it is."""
-    resolve: tuple[Callable[[Given], Any], ...]
-    places: tuple[Callable[[Given], int], ...]
-    """How the addresses among its arguments are found; nothing else of them changes, but scalars."""
-    kinds: tuple[Any, ...] = ()
-    """The types of its arguments; none for a kernel of our own."""
-    varying: tuple[int, ...] = ()
-    """Its arguments, by their indices, that depend on the addresses or the scalars of an execution."""
-    outs: tuple[tuple[int, Any], ...] = ()
-    """The slots that it fills, and the types of what is there."""
-    destroy: Callable[[Any], int] | None = None
-    """What gives its object back when the execution has been made."""
-    choices: tuple[Any, ...] = ()
-    """The functions of which one is called instead, the one at the place that `resolve` finds."""
-
-    def of(self, given: Given) -> _Bound:
-        """Return the function that is called. Raises `BadProgram` if none is chosen."""
-        if not self.choices:
-            return self
-        (place,) = self.arguments(given)
-        if place >= len(self.choices):
-            raise BadProgram(f"{place} is none of {len(self.choices)} calls")
-        chosen: _Bound = self.choices[place]
-        return chosen
-
-    def arguments(self, given: Given) -> tuple[Any, ...]:
-        return tuple([resolve(given) for resolve in self.resolve])
-
-    def ready_arguments(self, given: Given) -> list[Any]:
-        """Return the same for a call that is made again and again."""
-        arguments = self.arguments(given)
-        return converted(arguments, self.kinds) if self.kinds else list(arguments)
 
 
 class _Workspace(NamedTuple):
@@ -152,12 +106,15 @@ class _Plan:
         """True once an execution was made ready to be made again."""
         self.settings: tuple[tuple[int, ...], ...] | None = None
         """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
+        self.settings_word: SharedWords = SharedWords(1)
+        """The number of these settings for native code; 0 for any that it does not know."""
+        self._known_settings: dict[tuple[tuple[int, ...], ...], int] = {}
         self._last: Any = None
         """The function that was called last."""
         self._told: list[tuple[Any, ...]] = []
         """The arguments of the calls that make it: a library may read what is behind a pointer in a later one."""
-        self.sets: tuple[_Bound, ...] = ()
-        self.calls: tuple[_Bound, ...] = ()
+        self.sets: tuple[PlanCall, ...] = ()
+        self.calls: tuple[PlanCall, ...] = ()
         self.entries: int = 0
         self.answers: tuple[int, ...] = ()
         self.failed: Any = None
@@ -225,16 +182,26 @@ class _Plan:
             if status:
                 raise self._engine.refused(self, status, bound, self._lane)
 
-    def _bind(self, name: str, arguments: Sequence[Argument]) -> _Bound:
+    def _bind(self, name: str, arguments: Sequence[Argument]) -> PlanCall:
         function = self._engine.function(name)
         resolve = tuple(map(self._resolve, arguments, function.argtypes))
         words = [word for each in arguments for word in (each.words if type(each) is Words else (each,))]
-        places = tuple(_place(each) for each in words if isinstance(each, Address | RoomOf))
-        varying = tuple(index for index, each in enumerate(arguments) if _varies(each))
+        places = tuple(place_of(each) for each in words if isinstance(each, Address | RoomOf))
+        varying = tuple(index for index, each in enumerate(arguments) if varies(each))
         kinds = tuple(function.argtypes)
-        return _Bound(self._engine.bound(name), function.symbol, function.library, resolve, places, kinds, varying)
+        return PlanCall(
+            self._engine.bound(name),
+            function.symbol,
+            function.library,
+            resolve,
+            places,
+            kinds,
+            varying,
+            function=function,
+            given=tuple(arguments),
+        )
 
-    def _bind_step(self, step: Step) -> _Bound:
+    def _bind_step(self, step: Step) -> PlanCall:
         match step:
             case Arrange() | Launch():
                 return self._bind_kernel(step)
@@ -254,7 +221,7 @@ class _Plan:
         given = zip(arguments, self._engine.function(function).argtypes, strict=True)
         return tuple((argument.slot, kind._type_) for argument, kind in given if isinstance(argument, Out))
 
-    def _bind_kernel(self, step: Arrange | Launch) -> _Bound:
+    def _bind_kernel(self, step: Arrange | Launch) -> PlanCall:
         call: Callable[..., int]
         words: tuple[Address | RoomOf | Number | int, ...]
         if isinstance(step, Arrange):
@@ -262,13 +229,13 @@ class _Plan:
         else:
             call, words = self._launch(step), step.words
         resolve = [*map(self._launch_word, words), self._resolve(Stream(), c_void_p)]
-        varying = [index for index, word in enumerate(words) if _varies(word)]
+        varying = [index for index, word in enumerate(words) if varies(word)]
         if isinstance(step, Launch) and isinstance(step.threads, Number):
             resolve.insert(0, self._resolve(step.threads, c_void_p))
             varying = [0, *(index + 1 for index in varying)]
-        places = tuple(_place(word) for word in words if isinstance(word, Address | RoomOf))
+        places = tuple(place_of(word) for word in words if isinstance(word, Address | RoomOf))
         launch = self._engine.driver.cuLaunchKernel
-        return _Bound(call, launch.symbol, launch.library, tuple(resolve), places, varying=tuple(varying))
+        return PlanCall(call, launch.symbol, launch.library, tuple(resolve), places, varying=tuple(varying))
 
     def _launch(self, step: Launch) -> Callable[..., int]:
         kernels, parameters = self._engine.kernels, self.program.kernels.get(step.kernel)
@@ -287,7 +254,7 @@ class _Plan:
     def _resolve(self, argument: Argument, kind: Any) -> Callable[[Given], Any]:
         match argument:
             case Address() | RoomOf() as address:
-                return _place(address)
+                return place_of(address)
             case Words(words):
                 parts = [self._word(each) for each in words]
                 return lambda given: (c_void_p * len(parts))(*(part(given) for part in parts))
@@ -302,7 +269,7 @@ class _Plan:
 
     def _word(self, argument: Address | RoomOf | Slot) -> Callable[[Given], int]:
         if not isinstance(argument, Slot):
-            return _place(argument)
+            return place_of(argument)
         slot = argument.slot
         return lambda _given: self._slots[slot].value or 0
 
@@ -386,13 +353,20 @@ class _Plan:
         before = self.settings
         if before == settings:
             return
-        self.settings = None
+        self.settings, self.settings_word.view[0] = None, 0
         for at, bound in enumerate(self.sets):
             if before is None or before[at] != settings[at]:
                 status = bound.call(*bound.arguments(given))
                 if status:
                     raise self._engine.refused(self, status, bound, self._lane)
-        self.settings = settings
+        self.settings, self.settings_word.view[0] = settings, self._known_settings.get(settings, 0)
+
+    def number_of(self, settings: tuple[tuple[int, ...], ...]) -> int:
+        """Return the number of settings for native code."""
+        number = self._known_settings.setdefault(settings, len(self._known_settings) + 1)
+        if self.settings == settings:
+            self.settings_word.view[0] = number
+        return number
 
     @property
     def makes_anew(self) -> bool:
@@ -471,6 +445,35 @@ class _Plan:
 
         return run
 
+    def native(
+        self,
+        given: Given,
+        changing: Changing,
+        refused: Callable[[PlanCall, int], Exception],
+        give_up: Callable[[BaseException], object],
+    ) -> NativeCall | None:
+        """Return the calls of an execution for native code; None if that cannot make them.
+
+        Words that are scalars are written where `given` has these.
+        """
+        varied = any(changing.decides(each) for bound in self.sets for each in bound.given)
+        if varied or self.makes_anew or not self.calls:
+            return None
+        steps: list[NativeStep] = []
+        for each in self.calls:
+            bound = each.of(given)
+            call = bound.native(given, changing, self.example, give_up)
+            if call is None:
+                return None
+            steps.append(NativeStep(call, functools.partial(refused, bound)))
+        words = {word: word for word in (*changing.addresses.values(), *(word for word, _ in changing.scalars))}
+        made = native_steps(steps, (), words, self.entries if self.entries > ENTRIES_OF_A_CALL else 0)
+        scalars = [Target(word, addressof(given.scalars) + offset) for word, offset in changing.scalars]
+        made = made._replace(targets=[*made.targets, *scalars], keep=(made.keep, given, self.settings_word))
+        if not self.sets:
+            return made
+        return made._replace(guard=self.settings_word.address, expected=self.number_of(self.settings_of(given)))
+
     def destroy(self) -> None:
         """Give everything back, the last first. Its executions are done, or were never made."""
         while self._destroyers:
@@ -488,21 +491,6 @@ class _Plan:
     def _destroy(self, call: Callable[[], object]) -> None:
         with self._engine.services.capture_turns.synchronize():
             call()
-
-
-def _place(argument: Address | RoomOf) -> Callable[[Given], int]:
-    """Return what finds an address; one that is 0 stays that."""
-    index, offset = argument
-    if type(argument) is Address:
-        return lambda given: given.addresses[index] + offset if given.addresses[index] else 0
-    return lambda given: given.room[index] + offset if given.room[index] else 0
-
-
-def _varies(argument: object) -> bool:
-    """Return whether an argument depends on the addresses of an execution, or on the numbers among its scalars."""
-    if isinstance(argument, Words):
-        return any(isinstance(each, Address) for each in argument.words)
-    return isinstance(argument, Address | Number)
 
 
 def _content_of(command: Command) -> bytes:
@@ -671,7 +659,7 @@ class PlanEngine:
         except ValueError as error:
             raise BadProgram(str(error)) from None
 
-    def refused(self, plan: _Plan, status: int, bound: _Bound, lane: Lane) -> Exception:
+    def refused(self, plan: _Plan, status: int, bound: PlanCall, lane: Lane) -> Exception:
         """Return the error of a status, with what the program says about it."""
         library = bound.library
         error: Any = refusal(self.driver, library, status, bound.symbol, lane)
@@ -783,6 +771,8 @@ class PlanEngine:
         if plan.program.moves:
             (number,) = self.table.execute.struct.unpack_from(payload)
             self._kept(lane).failed[number] = error
+            if plan.may_be_hot:
+                self.services.forget_hot()
         return error
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
@@ -792,9 +782,11 @@ class PlanEngine:
         plan = None if kept is None else kept.plans.get(number)
         if verb != self.table.execute.number or kept is None or plan is None or number in kept.failed:
             return None
-        call = self._with_words(plan, payload, places) if places else self._unchanged(plan, payload)
-        if call is None:
+        given = plan.given(payload)
+        changing = self._changing(plan, places)
+        if changing is None or (changing.scalars and any(each.choices for each in plan.calls)):
             return None
+        call = self._with_words(plan, given, changing) if places else self._unchanged(plan, given)
         plan.may_be_hot = True
         weighs = plan.entries > ENTRIES_OF_A_CALL
 
@@ -804,15 +796,20 @@ class PlanEngine:
             if weighs:
                 lane.weigh(lane.made_now, plan.entries)
 
+        def refused(bound: PlanCall, status: int) -> Exception:
+            return self._note_failed(plan, self.refused(plan, status, bound, lane), payload, lane)
+
         def error_of(status: int) -> Exception:
-            error = self.refused(plan, status, plan.failed or plan.calls[0], lane)
-            return self._note_failed(plan, error, payload, lane)
+            failed, plan.failed = plan.failed or plan.calls[0].of(given), None
+            return refused(failed, status)
 
-        return made_ready(prepare, call, error_of, alone=weighs)
+        def native() -> NativeCall | None:
+            return plan.native(given, changing, refused, self.services.give_up)
 
-    def _unchanged(self, plan: _Plan, payload: bytes) -> Callable[[RecordWords], int]:
+        return made_ready(prepare, call, error_of, alone=weighs)._replace(native=native, bounded=True)
+
+    def _unchanged(self, plan: _Plan, given: Given) -> Callable[[RecordWords], int]:
         """Return an execution that is the same each time."""
-        given = plan.given(payload)
         settings = plan.settings_of(given)
         call = functools.partial(plan.run, given) if plan.makes_anew else plan.bound(given)
 
@@ -823,32 +820,30 @@ class PlanEngine:
 
         return execute
 
-    def _with_words(self, plan: _Plan, payload: bytes, places: Sequence[int]) -> Callable[[RecordWords], int] | None:
-        """Return an execution whose addresses and scalars are, in part, the words that come with each.
-
-        None if a word is not one whole address, nor in the scalars.
-        """
+    def _changing(self, plan: _Plan, places: Sequence[int]) -> Changing | None:
+        """Return what the words at these places of a record are; None if one is not a whole address, nor a scalar."""
         count = plan.program.addresses
-        constant = plan.given(payload)
-        addresses = list(constant.addresses)
-        given = constant._replace(addresses=addresses)
-        of_addresses: list[tuple[int, int]] = []
-        of_scalars: list[tuple[int, int]] = []
+        addresses: dict[int, int] = {}
+        scalars: list[tuple[int, int]] = []
         for index, place in enumerate(places):
             at, rest = divmod(place - PLACE_OF_ADDRESSES, WORD)
             if at >= count:
-                of_scalars.append((index, place - PLACE_OF_ADDRESSES - WORD * count))
+                scalars.append((index, place - PLACE_OF_ADDRESSES - WORD * count))
             elif at < 0 or rest:
                 return None
             else:
-                of_addresses.append((index, at))
-        if of_scalars and any(each.choices for each in plan.calls):
-            return None
+                addresses[at] = index
+        return Changing(addresses, scalars)
+
+    def _with_words(self, plan: _Plan, constant: Given, changing: Changing) -> Callable[[RecordWords], int]:
+        """Return an execution whose addresses and scalars are, in part, the words that come with each."""
+        addresses = list(constant.addresses)
+        given = constant._replace(addresses=addresses)
 
         def change(words: RecordWords) -> None:
-            for index, at in of_addresses:
+            for at, index in changing.addresses.items():
                 addresses[at] = words[index]
-            for index, offset in of_scalars:
+            for index, offset in changing.scalars:
                 _SCALAR.pack_into(given.scalars, offset, words[index])
 
         return plan.varied(given, change)

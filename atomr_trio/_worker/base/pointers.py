@@ -10,19 +10,21 @@ from typing import Any, Final
 _INTEGERS: Final = frozenset("bBhHiIlLqQ?")
 """The codes of ctypes for the integer types."""
 _POINTERS: Final = frozenset("PzZ")
+FLOATS: Final = frozenset("fd")
+"""The codes of the types of floating-point numbers that have registers of their own."""
 
 
 def _as_word(kind: Any) -> Any:
-    """The type of an argument, an address as a number; None for what does not fit in a register for integers."""
+    """The type of an argument, an address as a number; None for what does not fit in a register."""
     code = getattr(kind, "_type_", None)
-    if code in _INTEGERS:
+    if code in _INTEGERS or code in FLOATS:
         return kind
     is_pointer = code in _POINTERS or (isinstance(kind, type) and issubclass(kind, ctypes._Pointer))
     return c_size_t if is_pointer else None
 
 
 def pointer_to(function: Any, give_up: Callable[[BaseException], object]) -> Any:
-    """Return a declared function as a pointer that native code can call with words; None if it takes anything else.
+    """Return a declared function as a pointer that native code can call; None if it takes what has no register.
 
     A function of Python, of a simulated library, becomes one that leads back. `give_up` gets what it raises.
     """

@@ -7,20 +7,21 @@ made as if it had come by itself.
 from __future__ import annotations
 
 import contextlib
+import functools
 import struct
 from typing import TYPE_CHECKING, Any
 
 from ..._wire.records.calls import HEAD, STAGING_AT, WORD
 from ..._wire.records.memory import BOX, COPY
 from ..._wire.records.sequences import Content, SequenceTable, Step, unpack_words
-from .calls import CallEngine, Handles, made_ready
+from .calls import CallEngine, Handles, PreparedStep, made_ready
 from .lanes import Command
+from .native_calls import NativeStep, Word, native_call, native_steps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from .calls import Made
-    from .lanes import Lane, Ready, WorkerServices
+    from .lanes import Lane, NativeCall, Ready, WorkerServices
 
 _WORD = struct.Struct("<Q")
 
@@ -38,7 +39,7 @@ class _Sequence:
         self.may_be_hot: bool = False
         """True once it was made ready to be made again."""
         self._content = content
-        self._made: list[Made] = []
+        self._made: list[PreparedStep] = []
         self._entries = 0
         self._answered = max(map(_answered, content), default=0)
         """The bytes that its calls answer."""
@@ -46,9 +47,9 @@ class _Sequence:
     def prepare(self, engine: SequenceEngine, lane: Lane) -> None:
         """Prepare its steps before it is made. Raises the error of the first that cannot be."""
         for content in self._content[len(self._made) :]:
-            step, entries = engine.prepared_step(content, lane)
+            step = engine.prepared_step(content, lane)
             self._made.append(step)
-            self._entries += entries
+            self._entries += step.entries
 
     def make(self, engine: SequenceEngine, words: Sequence[int], ticket: int, lane: Lane) -> None:
         """Make its calls. The error of one that is refused has its number as `part`; those behind it are not made."""
@@ -57,14 +58,14 @@ class _Sequence:
             number = 0
             lane.weigh(ticket, self._entries)
             for step in made:
-                step(words, ticket)
+                step.make(words, ticket)
                 number += 1
             for content in self._content[number:]:
-                step, entries = engine.prepared_step(content, lane)
-                lane.weigh(ticket, entries)
+                step = engine.prepared_step(content, lane)
+                lane.weigh(ticket, step.entries)
                 made.append(step)
-                self._entries += entries
-                step(words, ticket)
+                self._entries += step.entries
+                step.make(words, ticket)
                 number += 1
         except LeftOut:
             pass
@@ -74,6 +75,34 @@ class _Sequence:
         if self._answered:
             engine.fetch(words[0], self._answered, lane)
 
+    def native(
+        self, engine: SequenceEngine, words: Sequence[int], places: Mapping[int, int], lane: Lane
+    ) -> NativeCall | None:
+        """Return the same for native code, once it was made; None if that cannot make one of its steps.
+
+        `places` has the words that differ each time, with their numbers in the record.
+        """
+        if len(self._made) < len(self._content):
+            return None
+        steps: list[NativeStep] = []
+        for number, step in enumerate(self._made):
+            call = None if step.native is None else step.native()
+            if call is None:
+                return None
+            steps.append(NativeStep(call, functools.partial(self.refused, number)))
+        if self._answered:
+            fetch = engine.native_fetch(0, engine.answers_of(lane), self._answered, lane)
+            if fetch is None or 0 not in places:
+                return None
+            steps.append(fetch)
+        return native_steps(steps, words, places, self._entries)
+
+    def refused(self, number: int, status: int) -> Exception:
+        """Return the error of a step that was refused."""
+        error = self._made[number].refused(status)
+        error.part = number  # type: ignore[attr-defined]
+        return error
+
 
 def _answered(step: Step) -> int:
     """Return where the answer of a step ends in the slot; 0 if it has none."""
@@ -81,7 +110,7 @@ def _answered(step: Step) -> int:
 
 
 def _never(status: int) -> Exception:
-    raise AssertionError(f"a sequence raises its errors, and returns no status {status}")
+    raise AssertionError(f"the step raises its errors, and returns no status {status}")
 
 
 class SequenceEngine(CallEngine):
@@ -102,8 +131,8 @@ class SequenceEngine(CallEngine):
             }
         )
 
-    def prepared_step(self, step: Step, lane: Lane) -> tuple[Made, int]:
-        """Return a step that is ready to be made, and how many entries of the stream's queue it makes."""
+    def prepared_step(self, step: Step, lane: Lane) -> PreparedStep:
+        """Return a step that is ready to be made."""
         engine: Any = self._services.engines[step.engine]
         call: Callable[[Command, Lane], Any] = engine.calls[step.verb]
         if isinstance(engine, CallEngine) and step.verb == engine.table.call.number:
@@ -111,7 +140,7 @@ class SequenceEngine(CallEngine):
             return engine.prepared(step, lane, self.answers_of(lane) if is_answered else 0)
         verb = engine.table.verbs[step.verb]
         if verb is COPY and BOX.unpack(step.payload)[-2:] == (1, 1) and len(step.holes) == 2:
-            return self._copying(step, lane), 1
+            return self._copying(step, lane)
 
         def make(words: Sequence[int], ticket: int) -> None:
             payload = bytearray(step.payload)
@@ -119,9 +148,9 @@ class SequenceEngine(CallEngine):
                 _WORD.pack_into(payload, offset, words[word] + more)
             call(Command(verb, call, ticket, (), bytes(payload), []), lane)
 
-        return make, 1
+        return PreparedStep(make, _never)
 
-    def _copying(self, step: Step, lane: Lane) -> Made:
+    def _copying(self, step: Step, lane: Lane) -> PreparedStep:
         """Return the copy of one run of bytes on the device."""
         (_, to, _), (_, origin, _) = step.holes
         size, function, stream = BOX.unpack(step.payload)[-3], self._driver.cuMemcpyDtoDAsync, lane.stream
@@ -130,9 +159,17 @@ class SequenceEngine(CallEngine):
         def make(words: Sequence[int], ticket: int) -> None:
             status = copy(words[to], words[origin], size, stream)
             if status:
-                raise function.library.error(status, function.symbol)
+                raise refused(status)
 
-        return make
+        def refused(status: int) -> Exception:
+            error: Exception = function.library.error(status, function.symbol)
+            return error
+
+        def native() -> NativeCall | None:
+            arguments = Word(to), Word(origin), size, stream.value
+            return native_call(function, arguments, None, self._services.give_up)
+
+        return PreparedStep(make, refused, native=native)
 
     def fetch(self, slot: int, size: int, lane: Lane) -> None:
         """Copy what the calls of a sequence have answered to the host, to a slot."""
@@ -181,7 +218,12 @@ class SequenceEngine(CallEngine):
             sequence.make(self, words, lane.made_now, lane)
             return 0
 
-        return made_ready(lambda: None, call, _never, alone=True)
+        def native() -> NativeCall | None:
+            numbered = {word: number for number, (word, _) in enumerate(numbers)}
+            return sequence.native(self, words, numbered, lane)
+
+        ready = made_ready(lambda: None, call, functools.partial(sequence.refused, 0), alone=True)
+        return ready._replace(native=native, bounded=True)
 
     def forget_lane(self, index: int) -> list[Callable[[], object]]:
         """Forget the objects of a lane that is closed, and return the calls that give them back."""

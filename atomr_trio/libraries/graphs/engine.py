@@ -292,7 +292,7 @@ class GraphEngine:
         def native() -> NativeCall | None:
             arguments = (built.executable.value, launch.node.value, addressof(launch.parameters.parameters))
             made = native_call(change, arguments, 0, self._services.give_up)
-            targets = [Target(launch.address + _WORD * index) for index in range(len(places))]
+            targets = [Target(index, launch.address + _WORD * index) for index in range(len(places))]
             return None if made is None else made._replace(targets=targets, keep=(made.keep, launch))
 
         ready = made_ready(lambda: None, set_words, error_of)

@@ -275,13 +275,13 @@ class NcclEngine:
             functions.append((getattr(nccl, CALLS[record[0]]), arguments, words))
         functions.append((nccl.ncclGroupEnd, (), []))
         calls: list[NativeCall] = []
-        targets: dict[int, Target] = {}
+        targets: list[Target] = []
         for function, its_arguments, words in functions:
             call = native_call(function, its_arguments, len(words), self._services.give_up)
             if call is None:
                 return None
             calls.append(call)
-            targets.update(zip(words, call.targets, strict=True))
+            targets += [target._replace(word=words[target.word]) for target in call.targets]
         alive, end = communicator.alive, nccl.ncclGroupEnd
         error = partial(_error, end.library, end.symbol)
 
@@ -290,7 +290,7 @@ class NcclEngine:
             return error(status)
 
         return calls[0]._replace(
-            targets=[targets[number] for number in range(len(places))],
+            targets=targets,
             guard=alive.address,
             expected=1,
             then=[

@@ -12,6 +12,7 @@ from ctypes import byref
 from typing import TYPE_CHECKING, Any
 
 from ..._worker.base.calls import Bound, Handles
+from ..._worker.base.native_calls import Word
 from ..._worker.base.sequences import LeftOut, SequenceEngine
 from . import engine_kernels as finite
 from .records_finite import WORDS
@@ -19,11 +20,14 @@ from .records_finite import WORDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._worker.base.lanes import Command, Lane, WorkerServices
+    from ..._worker.base.calls import LaneHandle
+    from ..._worker.base.lanes import Command, Lane, NativeCall, WorkerServices
 from .records import DEFAULT_SWEEPS, NONDETERMINISTIC, OPTIONS, PART, SOLVER, TOGETHER
 
 
 class _Handles(Handles):
+    flags = NONDETERMINISTIC
+
     def __init__(self, cusolver: Any) -> None:
         self._cusolver = cusolver
         self.streams: dict[int, Any] = {}
@@ -52,8 +56,11 @@ class _Handles(Handles):
         return option
 
     def set_option(self, kind: str, option: Any, setting: int) -> None:
-        if kind != "params":
+        if self.has_settings(kind):
             getattr(self._cusolver, f"cusolverDnX{kind}SetMaxSweeps")(option, setting or DEFAULT_SWEEPS)
+
+    def has_settings(self, kind: str) -> bool:
+        return kind != "params"
 
     def destroy_option(self, kind: str, option: Any) -> None:
         getattr(self._cusolver, f"cusolverDnDestroy{OPTIONS[kind]}")(option)
@@ -75,6 +82,11 @@ class _OwnBound(Bound):
         self.words = struct.Struct(f"<{len(WORDS[name])}q")
         self.option = self.workspace = self.query = None
         self.numbers_on_host = ()
+
+    @property
+    def is_of_library(self) -> bool:
+        """It has nothing of the library."""
+        return False
 
     @property
     def takes_words_alone(self) -> bool:
@@ -132,6 +144,24 @@ class SolverEngine(SequenceEngine):
             return 0
 
         return again
+
+    def native(self, bound: Bound, handle: LaneHandle, words: Sequence[Any]) -> NativeCall | None:
+        """Return a call for native code, with words of a record among its own; None if that cannot be."""
+        if bound.symbol not in WORDS:
+            return super().native(bound, handle, words)
+        if bound.symbol == "stop":
+            return None
+        numbers = [0 if isinstance(each, Word) else each for each in words]
+        places = {place: each for place, each in enumerate(words) if isinstance(each, Word)}
+        launches = getattr(self._kernels, bound.symbol)(numbers)
+        native: NativeCall | None = launches.native(self._streams[handle.value.value], places, self._services.give_up)
+        return native
+
+    def refused(self, bound: Bound, status: int, lane: Lane) -> Exception:
+        """Return the error of a step of a sequence."""
+        if bound.symbol in WORDS:
+            return self._kernels.error(bound.symbol, status)
+        return super().refused(bound, status, lane)
 
     def _open_ahead(self, command: Command, lane: Lane) -> None:
         super()._open_ahead(command, lane)

@@ -6,7 +6,8 @@ infinity NaN as well. To transpose complex matrices cuBLAS multiplies them by on
 that one is NaN. NVRTC is not needed, and may be missing. The PTX is of the oldest target that is supported, so every
 driver takes it.
 
-`look` reads each matrix once and collects what it has found, as bits, in a word for each matrix. `taint` writes NaN
+`look` reads each matrix once and collects what it has found, as bits, in a word for each matrix; it can make a copy on
+the way. `taint` writes NaN
 over every matrix whose word has one of some bits. `turn` transposes a complex matrix, `clear` writes zeros over a
 triangle, and `restore` writes back what an array held if a call has failed. All know nothing of numbers but
 their bits: a number is a NaN if it is above infinity without its sign, and an infinity if it is equal to that.
@@ -19,18 +20,21 @@ import threading
 from ctypes import addressof, byref, c_char_p, c_uint32, c_uint64, c_void_p, cast
 from typing import TYPE_CHECKING, Any, Final
 
+from ..._worker.base.lanes import Target
+from ..._worker.base.native_calls import native_call
 from ..._worker.base.sequences import LeftOut
-from .records_finite import LETTERS
+from .records_finite import LETTERS, TAKEN
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+
+    from ..._worker.base.lanes import NativeCall
+    from ..._worker.base.native_calls import Word
 
 _THREADS = 128
 _TILE = 16
 _WIDE, _HIGH = 32, 32
 """The threads of the one block that looks at a small matrix."""
-_MOST_OF_ONE_BLOCK = 1 << 14
-"""The most numbers of such a matrix: sixteen for each thread."""
 _MOST_BLOCKS = 4096
 """Of all matrices of a call, unless these are more: about twice what the largest GPU runs at once."""
 
@@ -55,7 +59,7 @@ _ACROSS = """\
 # Words of the parameters: a, leading and distance in bytes; rows in numbers, of which a complex element has two.
 _LOOK = """
 .visible .entry atomr_look$ONE_$W(.param .u64 a, .param .u64 leading, .param .u64 distance, .param .u64 rows,
-    .param .u64 columns, .param .u64 found, .param .u64 copy, .param .u32 shift, .param .u32 part)
+    .param .u64 columns, .param .u64 found, .param .u64 copy, .param .u64 source, .param .u32 shift, .param .u32 part)
 {
     .reg .pred %p<4>;
     .reg .b32 %r<12>;
@@ -65,6 +69,10 @@ _LOOK = """
 $LOAD
     ld.param.u64 %rd6, [found];
     ld.param.u64 %rd17, [copy];
+    ld.param.u64 %rd19, [source];
+    setp.ne.u64 %p0, %rd19, 0;
+    sub.u64 %rd19, %rd19, %rd1;
+    selp.b64 %rd19, %rd19, 0, %p0;
     ld.param.u32 %r1, [shift];
     ld.param.u32 %r2, [part];
     mov.u32 %r3, %ctaid.z;
@@ -106,7 +114,9 @@ ROW:
     @%p1 bra NEXT;
     shl.b64 %rd16, %rd13, $LOG;
     add.u64 %rd16, %rd15, %rd16;
-    ld.global.b$W %w1, [%rd16];
+    add.u64 %rd20, %rd16, %rd19;
+    ld.global.b$W %w1, [%rd20];
+    @%p0 st.global.b$W [%rd16], %w1;
     and.b$W %w1, %w1, $SIZE;
     setp.gt.u$W %p2, %w1, $INF;
     setp.eq.b$W %p3, %w1, $INF;
@@ -461,9 +471,26 @@ class Launches:
             self._before(stream)
         status = launch()
         if status:
-            raise self._kernels.error(status)
+            raise self._kernels.error(self._name[0], status)
         if self._after is not None:
             self._after(stream)
+
+    def native(
+        self, stream: Any, places: Mapping[int, Word], give_up: Callable[[BaseException], object]
+    ) -> NativeCall | None:
+        """Return it for native code, with words of a record at some places of the call; None for more than a kernel.
+
+        From then on only native code may make it.
+        """
+        if self._before is not None:
+            return None
+        arguments = self._kernels.arguments(self._name, self._shape, stream, self._parameters)
+        call = native_call(self._kernels.launching, arguments, None, give_up)
+        if call is None:
+            return None
+        values = {place: addressof(self._values[self._places[place]]) for place in places}
+        targets = [Target(word.number, values[place], word.base, word.most) for place, word in places.items()]
+        return call._replace(targets=targets, keep=(call.keep, self._values, self._parameters))
 
 
 class Copying:
@@ -483,6 +510,13 @@ class Copying:
         """Enqueue it."""
         source, target, size = self._words
         self._driver.cuMemcpyDtoDAsync(target, source, size, stream)
+
+    def native(
+        self, stream: Any, places: Mapping[int, Word], give_up: Callable[[BaseException], object]
+    ) -> NativeCall | None:
+        """Return it for native code, with words of a record at some places of the call."""
+        source, target, size = (places.get(place, word) for place, word in enumerate(self._words))
+        return native_call(self._driver.cuMemcpyDtoDAsync, (target, source, size, stream.value), None, give_up)
 
 
 class FiniteKernels:
@@ -521,11 +555,11 @@ class FiniteKernels:
 
     def look(self, words: Sequence[int]) -> Launches:
         """Return the look at matrices, with the words of `WORDS`."""
-        kind, a, rows, columns, leading, distance, part, batch, found, copy = words
+        kind, a, rows, columns, leading, distance, part, batch, found, copy, source = words
         driver, bits, shift = self._driver, _bits_of(kind), _shift_of(kind)
-        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found, copy)
-        places = {1: 0, 8: 5, 9: 6}
-        if (rows << shift) * columns <= _MOST_OF_ONE_BLOCK:
+        numbers = (*_matrices(kind, a, rows, columns, leading, distance), found, copy, source)
+        places = {1: 0, 8: 5, 9: 6, 10: 7}
+        if (rows << shift) * columns <= TAKEN:
             shape = (1, 1, batch, _WIDE, max(min(columns, _HIGH), 1), 1, 0)
             return Launches(self, ("look_one", bits), shape, numbers, (shift, part), places)
         look = Launches(self, ("look", bits), _shape(kind, rows, columns, batch), numbers, (shift, part), places)
@@ -589,14 +623,22 @@ class FiniteKernels:
 
         The caller holds the parameters.
         """
+        return functools.partial(self.launching.bind(), *self.arguments(name, shape, stream, parameters))
+
+    @property
+    def launching(self) -> Any:
+        """The driver's function that launches."""
+        return self._driver.cuLaunchKernel
+
+    def arguments(self, name: tuple[str, int], shape: tuple[int, ...], stream: Any, parameters: Any) -> tuple[Any, ...]:
+        """Return its arguments for a kernel."""
         if self._module is None:
             self.load()
-        bound = self._driver.cuLaunchKernel.bind()
-        return functools.partial(bound, self._functions[name], *shape, stream, addressof(parameters), None)
+        return (self._functions[name], *shape, stream, addressof(parameters), None)
 
-    def error(self, status: int) -> Exception:
-        """Return the error of a launch that was refused."""
-        function = self._driver.cuLaunchKernel
+    def error(self, name: str, status: int) -> Exception:
+        """Return the error of a kernel, or of a copy, that was refused."""
+        function = self._driver.cuMemcpyDtoDAsync if name == "keep" else self.launching
         error: Exception = function.library.error(status, function.symbol)
         return error
 

@@ -98,8 +98,9 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         target = self._out(out, sides.solution(given.shape[-1]), given, b)
         if not given.size or not math.prod(sides.array.shape[:-2]):
             return self._deliver(sides.result(self._copied(sides.array, target).array), target)
-        factors, transposed = self._used_up_anyhow(given)
-        look = self._look("solve", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
+        factors, transposed, source = self._used_up_anyhow(given, looks=check_finite)
+        options: dict[str, Any] = {"spoils": NAN, "refuses": False, "spreads": True, "source": source}
+        look = self._look("solve", "a", factors, check_finite, **options)
         pivots = self._factor_lu(factors, look=look)
         kept = self._keep(target, factors)
         solution = self._copied(sides.array, target)
@@ -124,8 +125,9 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         given = self._given(a, "a", square=True)
         kind = (given.shape, given.dtype)
         target = self._out(out, kind, given)
-        factors, transposed = self._used_up_anyhow(given)
-        look = self._look("inv", "a", factors, check_finite, spoils=NAN, refuses=False, spreads=True)
+        factors, transposed, source = self._used_up_anyhow(given, looks=check_finite)
+        options: dict[str, Any] = {"spoils": NAN, "refuses": False, "spreads": True, "source": source}
+        look = self._look("inv", "a", factors, check_finite, **options)
         pivots = self._factor_lu(factors, look=look)
         kept = self._keep(target, factors)
         inverse = self._columns(kind, turned(target, transposed))
@@ -260,10 +262,10 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         """
         given = self._given(a, "a", square=True)
         target = self._out(out, (given.shape, given.dtype), given)
-        work, transposed = self._used_up_anyhow(given, target)
+        work, transposed, source = self._used_up_anyhow(given, target, looks=check_finite)
         # The library sees a matrix that lies row by row as its conjugate, and its factor as the other triangle.
         lower = bool(upper) == transposed
-        options: dict[str, Any] = {"spoils": NAN, "lower": lower, "refuses": False, "spreads": True}
+        options: dict[str, Any] = {"spoils": NAN, "lower": lower, "refuses": False, "spreads": True, "source": source}
         look = self._look("cholesky", "a", work, check_finite, **options)
         self._factor_positive(work, lower, look)
         factor = swapped(work.array) if transposed else work.array
@@ -428,8 +430,8 @@ class NumpyVerbs(FactorizationVerbs, SpectrumVerbs):
         if not a.size:
             return told.into
         self._told = told
-        work, _ = self._used_up_anyhow(a)
-        look = self._look(verb, "a", work, check_finite, spoils=NAN, refuses=False)
+        work, _, source = self._used_up_anyhow(a, looks=check_finite)
+        look = self._look(verb, "a", work, check_finite, spoils=NAN, refuses=False, source=source)
         pivots = self._factor_lu(work, tolerant=True, look=look)
         rows: npt.NDArray[Any] = np.empty(pivots.shape, pivots.dtype)
         unmoved, sight, count = np.arange(1, work.rows + 1), None if look is None else look.sight, work.count

@@ -302,15 +302,24 @@ class SolverPlans(SequencedLibrary):
             raise InvalidArgument(f"{name} cannot be overwritten: {text}")
         return seen
 
-    def _used_up_anyhow(self, array: DeviceArray, out: DeviceArray | None = None) -> tuple[Matrix, bool]:
-        """Return a copy in the order of `out`, else of the array, and whether the library sees the transpose."""
+    def _used_up_anyhow(
+        self, array: DeviceArray, out: DeviceArray | None = None, *, looks: bool
+    ) -> tuple[Matrix, bool, DeviceArray | None]:
+        """Return a copy in the order of `out`, else of the array, and whether the library sees the transpose.
+
+        If a look at it follows that can make the copy, the third is the array to make it of.
+        """
         place = out if out is not None and matrix_of(out) is not None else None
         seen = matrix_of(array if place is None else place)
-        if seen is None or not seen.by_rows:
-            return self._copied(array, place), False
-        copy = self._empty(array.shape, array.dtype) if place is None else place
-        self._transfer(array, copy)
-        return self._seen(swapped(copy)), True
+        transposed = seen is not None and seen.by_rows
+        if not transposed:
+            copy = self._columns((array.shape, array.dtype), place)
+        else:
+            copy = self._empty(array.shape, array.dtype) if place is None else place
+        is_taken = looks and _is_taken(array, copy)
+        if not is_taken:
+            self._transfer(array, copy)
+        return self._seen(swapped(copy) if transposed else copy), transposed, array if is_taken else None
 
     def _right_sides(self, b: object, name: str, a: DeviceArray, rows: int) -> Sides:
         """Return right-hand sides for matrices `a`.
@@ -665,11 +674,13 @@ class SolverPlans(SequencedLibrary):
         lower: bool | None = None,
         refuses: bool = True,
         spreads: bool = False,
+        source: DeviceArray | None = None,
     ) -> Look | None:
         """Have matrices looked at for NaN and infinities, or one triangle; None if that is not asked for.
 
         What is found is answered beside the call that follows, by no wait of its own: who looks at the infos of that
-        looks at this as well. `spreads` keeps it on the device, for `_taint`.
+        looks at this as well. `spreads` keeps it on the device, for `_taint`. With a `source`, that is copied to the
+        matrix, as much of it as is looked at.
         """
         array = matrices.array
         if not check_finite or not array.size:
@@ -679,21 +690,24 @@ class SolverPlans(SequencedLibrary):
         may_stop_some = refuses and matrices.count > 1
         place = self._empty(found.shape, found.dtype) if spreads or may_stop_some or not is_even else None
         operands = self._operands()
-        operands.reads(array)
+        operands.reads(array if source is None else source)
+        if source is not None:
+            operands.writes(array, keeps=False)
         if place is not None:
             operands.writes(place)
+        origin = Address(source.address) if source is not None else 0
         part = finite.ALL if lower is None else finite.BELOW if lower else finite.ABOVE
         kind, words, place_of = _many(matrices)
         at = 0 if place is None else place.address
         alone = None
 
         def arguments(index: int) -> tuple[Argument, ...]:
-            return (kind, place_of(index), *words, part, 1, Address(at + index * found.itemsize), 0)
+            return (kind, place_of(index), *words, part, 1, Address(at + index * found.itemsize), 0, 0)
 
         if is_even:
             for first, count in chunks(matrices.count):
                 copy = 0 if place is None else Address(at + first * found.itemsize)
-                call = (kind, place_of(first), *words, part, count, Answer(), copy)
+                call = (kind, place_of(first), *words, part, count, Answer(), copy, origin)
                 answer = found[first : first + count]
                 request = self._call(
                     "look", *call, operation="check_finite", operands=operands, quick=True, answer=answer
@@ -785,6 +799,12 @@ def _many(matrices: Matrix) -> tuple[int, tuple[int, int, int, int], Callable[[i
         return kind, words, places(matrices).__getitem__
     step = matrices.distance * matrices.array.itemsize
     return kind, words, lambda index: Address(matrices.address + index * step)
+
+
+def _is_taken(array: DeviceArray, copy: DeviceArray) -> bool:
+    """Return whether a look can copy a matrix: a small one, to memory of the same layout."""
+    numbers = array.size * (1 + (array.dtype.kind == "c"))
+    return array.size == math.prod(array.shape[-2:]) and numbers <= finite.TAKEN and array.strides == copy.strides
 
 
 def _is_packed(array: DeviceArray) -> bool:

@@ -149,7 +149,10 @@ async def test_without_the_check_the_calls_are_the_librarys_alone(dev: Device) -
 
 
 async def test_the_look_costs_no_command_and_no_wait(dev: Device) -> None:
-    """It is a part of the call's own command, and decides nothing by itself: what follows is sent at once."""
+    """It is a part of the call's own command, and decides nothing by itself: what follows is sent at once.
+
+    Of a small matrix it even makes the copy that the library is to overwrite.
+    """
     square, sides = dev.zeros((4, 4), np.float64), dev.zeros(4, np.float64)
     for verb in ("solve", "inv", "cholesky", "det", "qr", "lstsq", "svd", "eigh", "gesvdj", "getrf", "sygvd"):
         operands = {"solve": (square, sides), "lstsq": (square, sides), "sygvd": (square, square)}.get(verb, (square,))
@@ -159,7 +162,8 @@ async def test_the_look_costs_no_command_and_no_wait(dev: Device) -> None:
             getattr(type(planner), verb).plan(planner, *operands, check_finite=check_finite)
             requests = Outgoing(planner._requests).take()
             sent.append((len(requests), sum(request.decides for request in requests)))
-        assert sent[0] == sent[1], verb
+        spared = verb in ("solve", "inv", "cholesky", "det")
+        assert sent[0] == (sent[1][0] - spared, sent[1][1]), verb
 
 
 async def test_complex_matrices_are_transposed_bit_by_bit(dev: Device) -> None:
@@ -381,6 +385,6 @@ def test_a_standby_has_the_kernels_ahead_of_the_first_call(monkeypatch: pytest.M
     engine.calls[SOLVER.open.number](command, lane)
     assert len(loads) == 1
     address = sim_process.allocate(64)
-    engine._kernels.look((0, address, 2, 2, 2, 4, 0, 1, address + 32, 0)).make(lane.stream)
+    engine._kernels.look((0, address, 2, 2, 2, 4, 0, 1, address + 32, 0, 0)).make(lane.stream)
     assert len(loads) == 1
     engine.close()

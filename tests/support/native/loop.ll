@@ -95,14 +95,22 @@ known:
   %counter.a = word %lane, LANE_COUNTER
   %counter = inttoptr i64 %counter.a to ptr
   %finished = acquire %counter, ZERO
-  %surplus = shared %lane, LANE_SURPLUS
+  %stale.now = shared %state, LOOP_STALE
+  %is.stale = icmp ne i64 %stale.now, 0
+  %surplus.there = shared %lane, LANE_SURPLUS
+  %noted = shared %lane, LANE_NOTED
+  %noted.entries = shared %lane, LANE_NOTED_ENTRIES
+  %counted.entries = shared %lane, LANE_COUNTED_ENTRIES
+  %uncounted.entries = sub i64 %noted.entries, %counted.entries
+  %surplus = add i64 %surplus.there, %uncounted.entries
   %surplus.half = lshr i64 %surplus, 1
   %weight = add i64 %ticket, %surplus.half
   %room = add i64 %finished, INLINE_LIMIT
   %full = icmp ugt i64 %weight, %room
   %no.1 = or i1 %out.of.turn, %queued
   %no.2 = or i1 %no.stream, %full
-  %no = or i1 %no.1, %no.2
+  %no.3 = or i1 %no.1, %is.stale
+  %no = or i1 %no.3, %no.2
   br i1 %no, label %for.python, label %go
 
 go:
@@ -110,25 +118,45 @@ go:
   %is.launch = icmp eq i64 %call.a, 0
   br i1 %is.launch, label %launching, label %calling
 
-; Call a function of a library. A setting must be as the call wants it; Python makes it so.
+; Call functions of libraries. There must be room for a note of what they put into the stream.
 calling:
   %call = inttoptr i64 %call.a to ptr
-  %guard.a = word %call, CALL_GUARD
+  %more.entries = word %call, CALL_ENTRIES
+  %is.noted = icmp ne i64 %more.entries, 0
+  %counted = acquire %lane, LANE_COUNTED
+  %uncounted = sub i64 %noted, %counted
+  %no.note = icmp uge i64 %uncounted, NOTES
+  %no.call = and i1 %is.noted, %no.note
+  br i1 %no.call, label %for.python, label %guard.one
+
+; Settings must be as the functions want them; Python makes them so.
+guard.one:
+  %checked = phi ptr [ %call, %calling ], [ %checked.next, %guard.next ]
+  %guard.a = word %checked, CALL_GUARD
   %unguarded = icmp eq i64 %guard.a, 0
-  br i1 %unguarded, label %words, label %guarded
+  br i1 %unguarded, label %guard.over, label %guarded
 
 guarded:
   %guard = inttoptr i64 %guard.a to ptr
   %setting = acquire %guard, ZERO
-  %expected = word %call, CALL_EXPECTED
+  %expected = word %checked, CALL_EXPECTED
   %as.wanted = icmp eq i64 %setting, %expected
-  br i1 %as.wanted, label %words, label %for.python
+  br i1 %as.wanted, label %guard.over, label %for.python
+
+guard.over:
+  %checked.then = word %checked, CALL_THEN
+  %all.checked = icmp eq i64 %checked.then, 0
+  br i1 %all.checked, label %words, label %guard.next
+
+guard.next:
+  %checked.next = inttoptr i64 %checked.then to ptr
+  br label %guard.one
 
 ; The words of the record go where the call has its arguments, or the numbers that these point to.
 words:
-  %word.count = word %call, CALL_COUNT
+  %word.count = word %call, CALL_TARGETS
   %given.words = getelementptr i8, ptr %slot, i64 PARAMETERS_OFFSET
-  %targets = getelementptr i8, ptr %call, i64 CALL_TARGETS
+  %targets = getelementptr i8, ptr %call, i64 FIRST_TARGET
   br label %word.next
 
 word.next:
@@ -137,31 +165,50 @@ word.next:
   br i1 %words.over, label %words.there, label %word.copy
 
 word.copy:
-  %word.offset = shl i64 %word.index, 3
+  %target.offset = mul i64 %word.index, TARGET_STRIDE
+  %target = getelementptr i8, ptr %targets, i64 %target.offset
+  %word.offset = word %target, TARGET_FROM
   %word.from = getelementptr i8, ptr %given.words, i64 %word.offset
   %word.value = word %word.from, ZERO
-  %word.place = getelementptr i8, ptr %targets, i64 %word.offset
-  %word.most = word %word.place, CALL_MOST_BEHIND
+  %word.most = word %target, TARGET_MOST
   %too.large = icmp ugt i64 %word.value, %word.most
   br i1 %too.large, label %for.python, label %word.store
 
 word.store:
-  %word.base = word %word.place, CALL_BASE_BEHIND
+  %word.base = word %target, TARGET_BASE
   %word.sum = add i64 %word.value, %word.base
-  %word.to.a = word %word.place, ZERO
+  %word.to.a = word %target, TARGET_PLACE
   %word.to = inttoptr i64 %word.to.a to ptr
   set %word.sum, %word.to, ZERO
   %word.after = add i64 %word.index, 1
   br label %word.next
 
-; Call it, and the functions that follow it, until one is refused. A function takes as many of these arguments as it has;
-; the rest are on the stack, where nobody looks.
+; Note what goes into the stream, before it is there.
 words.there:
+  br i1 %is.noted, label %note, label %call.one
+
+note:
+  %notes.a = word %lane, LANE_NOTES
+  %notes = inttoptr i64 %notes.a to ptr
+  %note.place = urem i64 %noted, NOTES
+  %note.offset = shl i64 %note.place, 4
+  %note.p = getelementptr i8, ptr %notes, i64 %note.offset
+  set %ticket, %note.p, ZERO
+  set %more.entries, %note.p, EIGHT
+  %noted.entries.1 = add i64 %noted.entries, %more.entries
+  share %noted.entries.1, %lane, LANE_NOTED_ENTRIES
+  %noted.1 = add i64 %noted, 1
+  release %noted.1, %lane, LANE_NOTED
+  %entries.before = shared %lane, LANE_UNSIGNED_ENTRIES
+  %entries.now = add i64 %entries.before, %more.entries
+  share %entries.now, %lane, LANE_UNSIGNED_ENTRIES
   br label %call.one
 
+; Call it, and the functions that follow it, until one is refused. A function takes as many of these arguments as it has;
+; the rest are on the stack and in registers, where nobody looks.
 call.one:
-  %part = phi i64 [ 0, %words.there ], [ %part.next, %call.following ]
-  %link = phi ptr [ %call, %words.there ], [ %following, %call.following ]
+  %part = phi i64 [ 0, %words.there ], [ 0, %note ], [ %part.next, %call.following ]
+  %link = phi ptr [ %call, %words.there ], [ %call, %note ], [ %following, %call.following ]
   %called.a = word %link, CALL_FUNCTION
   %called = inttoptr i64 %called.a to ptr
   %arguments.a = word %link, CALL_ARGUMENTS

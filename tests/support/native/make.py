@@ -86,13 +86,21 @@ def _key_lines(count: int) -> dict[str, list[str]]:
     return {"KEY_HASH": hashing, "KEY_COMPARE": comparing}
 
 
-def _argument_lines(count: int) -> dict[str, list[str]]:
-    """The lines that load the arguments of a call, of which every function takes the first ones."""
-    return {"ARGUMENT_LOADS": [f"  %argument.{index} = word %arguments, {8 * index}" for index in range(count)]}
+def _argument_lines(count: int, floats: int) -> dict[str, list[str]]:
+    """The lines that load the arguments of a call, of which every function takes the first ones of each kind."""
+    loads = [f"  %argument.{index} = word %arguments, {8 * index}" for index in range(count)]
+    for index in range(floats):
+        loads += [
+            f"  %float.{index}.p = getelementptr i8, ptr %arguments, i64 {8 * (count + index)}",
+            f"  %float.{index} = load double, ptr %float.{index}.p, align 8",
+        ]
+    return {"ARGUMENT_LOADS": loads}
 
 
-def _argument_list(count: int) -> str:
-    return ", ".join(f"i64 %argument.{index}" for index in range(count))
+def _argument_list(count: int, floats: int) -> str:
+    """The arguments: numbers of both kinds have registers of their own, so their order does not matter."""
+    words = [f"i64 %argument.{index}" for index in range(count)]
+    return ", ".join([*words, *(f"double %float.{index}" for index in range(floats))])
 
 
 def _expanded(line: str, serial: int) -> list[str]:
@@ -115,9 +123,9 @@ def expand(source: str, numbers: Mapping[str, int] = native_layout.NUMBERS) -> s
     """Return the source in LLVM's own language, with numbers for the names. Raises `KeyError` for an unknown name."""
     known = {**numbers, **_OWN}
     lines: list[str] = []
-    arguments = numbers["MOST_ARGUMENTS"]
-    written_out = {**_key_lines(numbers["KEY_WORDS"]), **_argument_lines(arguments)}
-    for line in source.replace("ARGUMENT_LIST", _argument_list(arguments)).splitlines():
+    arguments = numbers["MOST_ARGUMENTS"], numbers["MOST_FLOATS"]
+    written_out = {**_key_lines(numbers["KEY_WORDS"]), **_argument_lines(*arguments)}
+    for line in source.replace("ARGUMENT_LIST", _argument_list(*arguments)).splitlines():
         lines += written_out.get(line, [line])
     result: list[str] = []
     for serial, line in enumerate(lines):
