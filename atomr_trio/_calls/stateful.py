@@ -54,6 +54,8 @@ class StatePrograms(NamedTuple):
     """The plan in any state, with what it takes to come to this one and to those behind it."""
     restored: Callable[[Any], Program]
     """The steps that bring the plan that was made ahead to this state."""
+    returns: Callable[[Any], bool]
+    """Whether these steps say all of its state, so that it is then as a new one."""
 
 
 class StatefulPlan(Plan):
@@ -90,7 +92,8 @@ class StatefulPlan(Plan):
 
     def defined_ahead(self, standby: Generation) -> None:
         """Note that a standby has it."""
-        self._ahead.add(standby)
+        if self._programs.returns(self._state):
+            self._ahead.add(standby)
 
     @property
     def was_used(self) -> bool:

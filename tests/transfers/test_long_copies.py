@@ -310,6 +310,7 @@ async def test_memory_for_the_block_that_does_not_exist_yet_is_made_for_the_next
             before = submitted(dev, LANE_COPY_IN)
             await array.copy_from(host)
             counts.append(submitted(dev, LANE_COPY_IN) - before)
+            await until(lambda: fillers[-1]._block.chunk.state is ChunkState.READY)
         assert counts == [1, PIECES + 1]
         assert fillers[-1]._block.chunk.state is ChunkState.READY
         assert is_clean(dev)

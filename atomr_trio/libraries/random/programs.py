@@ -132,7 +132,16 @@ def generator_restored(place: Place) -> Program:
     return Program((*_set(place), *drawn), (), addresses=0)
 
 
-GENERATOR: Final = StatePrograms(generator_program, generator_ahead, generator_restored)
+def _returns(place: Place) -> bool:
+    """Return whether a generator that has drawn is brought to a place by its seed and its offset.
+
+    Those of Mersenne twisters have no offset, and keep their place in the state of the twister: on a GPU, ``mtgp32``
+    goes on as many numbers later as it has drawn before it was seeded anew.
+    """
+    return KINDS[place.kind].has_offset
+
+
+GENERATOR: Final = StatePrograms(generator_program, generator_ahead, generator_restored, _returns)
 
 
 def _drawing(made: tuple[Step, ...]) -> Program:
