@@ -66,6 +66,7 @@ class Bench:
         self.forgotten = 0
         services: Any = SimpleNamespace(
             cuda_error=CudaError,
+            rehearses=False,
             capture_turns=CaptureTurns(),
             give_up=self.bugs.append,
             staged=lambda place: ctypes.addressof(self.host) + place,

@@ -8,8 +8,8 @@ a checkpoint. The check is that of a launch. Where it finds anything to wait for
 general way.
 
 A task that waits for a small collective waits for the last member's record, and for all that is done behind the end. So
-the most usual call, which is waited for and finds all blocks in its own lanes, is one generated function for all
-members (`_sender_of`): it checks, writes all records, and only then notes what it has sent, while the workers run.
+the most usual call, which finds all blocks in its own lanes, is one generated function for all members (`_sender_of`):
+it checks, writes all records, and only then notes what it has sent, while the workers run.
 
 Such a call belongs to an epoch, since the number of the communicator is in its records. It may go this way once each
 rank has made calls of its kinds, because the first of each kind may wait for the members.
@@ -261,8 +261,10 @@ class ReadyCall:
         self._spare: tuple[Collective, Sequence[ReadyPart]] | None = None
         """The next request that a task waits for, and its parts: made while the workers do the last one."""
         self._has_new = any(share.new is not None for share in heard)
-        self._send: _Sender | None = None if self._has_new else _sender_of(heard)
-        """Sends such a request to all members, in the most usual case."""
+        self._senders: dict[bool, _Sender] = {}
+        """What sends such a request to all members, in the most usual case."""
+        if not self._has_new:
+            self._senders = {True: _sender_of(heard), False: _sender_of(unheard)}
         self._returns_one = False
         """True if its result is one array, where it has new outputs."""
 
@@ -335,7 +337,8 @@ class ReadyCall:
         """Let go of the generations of an epoch that has ended."""
         self.epoch = None
         self._shares = {True: (), False: ()}
-        self._spare = self._send = None
+        self._spare = None
+        self._senders = {}
 
     def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
@@ -343,15 +346,18 @@ class ReadyCall:
         `heard` says that a task waits for it, and looks for its end itself.
         """
         shares = self._shares[heard]
-        if heard and self._send is not None:
-            collective, parts = self._spare or self._made(shares)
-            if self._send(given, parts):
+        send = self._senders.get(heard)
+        if send is not None:
+            collective, parts = self._spare if heard and self._spare is not None else self._made(shares)
+            if send(given, parts):
                 epoch = known(self.epoch, "it is not over")
                 collective.begin(epoch, parts)
                 epoch.end_publishing()
-                self._spare = self._made(shares)
+                if heard:
+                    self._spare = self._made(shares)
                 return collective
-            self._spare = collective, parts
+            if heard:
+                self._spare = collective, parts
         for share in shares:
             if not share.takes():
                 return None
@@ -428,7 +434,10 @@ _RECORD: Final = """\
     announce{i}()
 """
 _NOTES: Final = """\
+    is_first = not book{i}.launches
     book{i}.launches.append((ticket{i}, part{i}, share{i}, given))
+    if is_first and wakes{i}:
+        wake{i}()
     book{i}.issued = ticket{i}
     usage{i}.last_use = sent{i}
     part{i}.place = me = book{i}.index, ticket{i}
@@ -477,7 +486,10 @@ def _sender_of(shares: Sequence[_Share]) -> _Sender:
             "writes": share.writes,
         }
         names |= {name: value for name, value in names_of(path).items() if name.isupper() or name == "here"}
-        names |= {f"{name}{i}": names_of(path)[name] for name in ("announce", "book", "sender", "slots", "words")}
+        names |= {
+            f"{name}{i}": names_of(path)[name]
+            for name in ("announce", "book", "sender", "slots", "wake", "wakes", "words")
+        }
         names |= {f"{name}{i}": value for name, value in of_one.items()}
     exec(_text_of(tuple(share.limit is not None for share in shares)), names)
     return cast("_Sender", trio.lowlevel.enable_ki_protection(names["send"]))

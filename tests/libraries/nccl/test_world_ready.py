@@ -744,6 +744,13 @@ async def test_the_usual_call_is_checked_and_sent_for_all_members_at_once(
         for book, before in zip(books, issued, strict=True):
             assert book.issued == before + 3
             assert not book.launches
+        world.all_reduce_nowait(x, y)  # the first one of these has to look how much it may send
+        looks.clear()
+        for _ in range(3):
+            with short_alone(ways):
+                world.all_reduce_nowait(x, y)
+        await until(lambda: world._actor.idle)
+        assert not looks
         assert await found_one_by_one(1, 1, 1) == []
         assert await found_one_by_one(1, 1, 1) == [0, 1, 2]  # the copies to the host have used the outputs
         await world.all_reduce(x, y)
