@@ -422,6 +422,20 @@ def test_a_setting_begins_anew_at_the_offset(either):
     assert generator.words(150)[100:].tobytes() == first.tobytes()
 
 
+def test_a_mersenne_twister_keeps_its_place_behind_a_new_seed(library):
+    """As two H100s have it: it begins as many numbers late as it has drawn, whatever these were."""
+    fresh = drawn(MTGP, UNIFORM, 100)
+    generator = Generator(MTGP)
+    for name in (UNIFORM64, NORMAL, NORMAL64):
+        generator.draw(name, 2)
+    curand.curandSetPseudoRandomGeneratorSeed(generator.number, 1234)
+    assert generator.draw(UNIFORM, 40).tobytes() == fresh[6:46].tobytes()
+    curand.curandSetPseudoRandomGeneratorSeed(generator.number, 1234)
+    curand.curandGenerateSeeds(generator.number)
+    assert generator.draw(UNIFORM, 40).tobytes() == fresh[46:86].tobytes()
+    generator.end()
+
+
 # What is refused.
 
 

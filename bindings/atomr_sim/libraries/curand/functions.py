@@ -101,6 +101,15 @@ class Generator:
     source: sources.Source | None = None
     """Where its numbers come from, once it has a state."""
     last_lambda: float | None = None
+    drawn: int = 0
+    """The numbers that it has drawn, if it is one of a GPU that keeps its place."""
+    late: int = 0
+    """The numbers that it leaves out when it begins anew."""
+
+    @property
+    def keeps_place(self) -> bool:
+        """True for a Mersenne twister of a GPU: with a new seed it begins as many numbers late as it has drawn."""
+        return self.context is not None and not self.settings.is_quasi and not self.settings.has_offset
 
     def change(self, settings: Settings) -> None:
         """Begin anew with other settings at the next draw."""
@@ -179,6 +188,7 @@ def _set_seed(process: Process, number: int | None, seed: int) -> None:
     generator = _generator(process, number)
     require(not generator.settings.is_quasi, TYPE_ERROR)
     generator.change(replace(generator.settings, seed=seed))
+    generator.late = generator.drawn
 
 
 @_entry(curand.curandSetGeneratorOffset)
@@ -233,12 +243,17 @@ def _source(process: Process, generator: Generator) -> sources.Source:
                 _allocate(process, generator, generator.context)
             _wait(process, stream)
         generator.source = sources.begin(generator.settings)
+        if generator.late:
+            sources.draw(generator.source, generator.settings, DRAWS["curandGenerate"], generator.late, ())
     return generator.source
 
 
 @_entry(curand.curandGenerateSeeds)
 def _generate_seeds(process: Process, number: int | None) -> None:
-    _source(process, _generator(process, number))
+    generator = _generator(process, number)
+    if generator.source is None and generator.settings.kind == Kind.CURAND_RNG_PSEUDO_MT19937:
+        generator.drawn = generator.late = 0
+    _source(process, generator)
 
 
 class _Result:
@@ -301,6 +316,8 @@ def _generate(
     if draw.is_poisson and generator.last_lambda != parameters[0]:
         _wait(process, stream)  # a table is made
     numbers = sources.draw(source, settings, draw, count, parameters)
+    if generator.keeps_place:
+        generator.drawn += count
     if draw.is_poisson:
         generator.last_lambda = parameters[0]
     result = (
