@@ -33,14 +33,14 @@ MACHINES: Final = 2
 DEADLINE: Final = 300.0
 """Seconds that one benchmark may take."""
 BENCHMARKS: Final[dict[str, tuple[str, float]]] = {
-    "speed": ("speed.py", 0.5),
+    "speed": ("speed.py", 0.4),
     "verbs": ("verb_costs.py", 0.5),
-    "recovery": ("recovery.py", 0.3),
+    "recovery": ("recovery.py", 0.25),
     "holding": ("holding.py", 0.15),
     "nvrtc": ("nvrtc.py", 0.15),
     "blas": ("blas.py", 0.2),
-    "fft": ("fft.py", 0.2),
-    "random": ("random_numbers.py", 0.2),
+    "fft": ("fft.py", 0.15),
+    "random": ("random_numbers.py", 0.15),
     "peers": ("peers.py", 0.3),
     "world": ("world.py", 0.3),
     "plain": ("plain_verbs.py", 0.5),

@@ -117,7 +117,8 @@ def draw(told: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
         figure.legend(handles=handles, loc="upper left", ncols=5, frameon=False, bbox_to_anchor=(0.01, 1.0))
         axes.set_xlabel(f"times as long as atomr_trio.  {told['title']}; {told['machine']}", loc="right")
         axes.xaxis.label.set_color(TEXT)
-        figure.savefig(path, transparent=True, metadata={"Date": None} if path.suffix == ".svg" else None)
+        metadata = {"Date": None} if path.suffix == ".svg" else None
+        figure.savefig(path, transparent=True, bbox_inches="tight", metadata=metadata)
 
 
 def _limits(axes: Any, rows: Sequence[Row]) -> None:
