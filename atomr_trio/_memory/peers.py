@@ -61,7 +61,7 @@ class PeerBlock(Block):
         self.accounts.add(self)
         self.epoch: int = 0
         self.fast: int = 0
-        self.born = None
+        self.born: tuple[int, ...] | None = None
         self.writer: Ticket | None = None
         self.reader: Ticket | None = None
         self.readers: dict[int, int] = {}
