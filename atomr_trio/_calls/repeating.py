@@ -177,17 +177,18 @@ def launch(series, given, owners):
 """
 _RECORD = """\
     ticket = book.issued + 1
-    me = (lane, ticket)
-{notes}\
     at = (sent - 1 & SLOT_MASK) << SLOT_SHIFT
     pack_into{part}(slots, at, sent, ticket, {content})
+    sender.sent = words[SENT] = sent
+    if not sent & fence_mask{part} or words[ASLEEP]:
+        announce()
+    # The worker has begun. Nobody looks at the accounts before this stretch without a checkpoint is over.
+    me = (lane, ticket)
+{notes}\
     is_first = not launches
     launches.append((ticket, owner{part}, call{part}, given))
     book.issued = ticket
 {used}\
-    sender.sent = words[SENT] = sent
-    if not sent & fence_mask{part} or words[ASLEEP]:
-        announce()
     if is_first and wakes:
         wake()
 """
