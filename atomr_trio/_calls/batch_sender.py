@@ -191,15 +191,14 @@ class BatchSender:
     async def flush(self) -> None:
         """Wait for everything that was sent; see `Batch.flush`."""
         generation = self.check()
-        end = None
-        if self.launched or (self._end is not None and not self._end.over):
-            end = None if self._end_path is None else AwaitedEnd.sent(self._end_path)
-            self._end = end or self._end
+        # A flush that was cancelled has left an end behind, which another one waits for too.
+        pending = self.launched or (self._end is not None and not self._end.over)
+        end = AwaitedEnd.sent(self._end_path) if pending and self._end_path is not None else None
         if end is not None:
-            self.launched = False
+            self._end, self.launched = end, False
             await self._hear_end(end)
         else:
-            if self.launched:
+            if pending:
                 while not generation.admission.has_room_for_batch(self.lane, 1):
                     await generation.admission.wait_room(self.lane)
                     self.check()

@@ -116,6 +116,39 @@ async def test_a_flush_that_was_cancelled_can_be_called_again_and_waits_for_all(
     assert (await x.to_host() == NUMBERS + 1).all()
 
 
+async def test_a_flush_behind_one_that_was_cancelled_waits_also_if_its_own_end_cannot_be_short(
+    dev: Any, ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch, x = await touching(dev)
+    flushed: list[str] = []
+    with trio.fail_after(DEADLINE):
+        async with dev.batch() as batch, gated(dev) as gate:
+            for _ in range(2):
+                batch.launch(touch, *SHAPE, x, N)
+            before = ends.short
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(batch.flush)
+                    await trio.testing.wait_all_tasks_blocked(0.005)
+                    scope.cancel()
+            assert ends.short == before + 1
+            monkeypatch.setattr(AwaitedEnd, "sent", lambda path: None)  # as where the ring has no room
+
+            async def flush() -> None:
+                await batch.flush()
+                flushed.append("done")
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(flush)
+                await trio.testing.wait_all_tasks_blocked(0.005)
+                assert flushed == []
+                await gate.open()
+            assert flushed == ["done"]
+            assert not core_of(dev).current.timeline.book(0).busy
+    assert ends.general >= 1
+    assert (await x.to_host() == NUMBERS + 2).all()
+
+
 async def test_a_loss_is_raised_once_by_who_waits_for_the_end(open_test_device: Any, ends: Ends) -> None:
     with trio.fail_after(DEADLINE):
         async with open_test_device() as dev:
