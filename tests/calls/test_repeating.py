@@ -88,6 +88,24 @@ async def test_results_that_are_dropped_in_turn_have_the_same_few_blocks_though_
     np.testing.assert_array_equal(await result.to_host(), matrix(1) @ matrix(2))
 
 
+@pytest.mark.skipif(KNOWN_HERE_ALONE < 0, reason="this Python does not count every reference")
+async def test_a_result_whose_block_was_taken_again_is_in_everything_like_another_new_array(dev, ways):
+    """It is made line by line in generated code, so whatever is added to an array must be added there too."""
+    a, b = await given(dev, 1, 2)
+    async with dev.batch() as batch:
+        await made_short(Form(dev, batch), "gemm", a, b)
+        blocks, result = [], None
+        for _ in range(6):
+            result = batch.blas.gemm(a, b)
+            blocks.append(id(result._block))
+        assert id(result._block) in blocks[:-1]
+        other = dev.empty(result.shape, result.dtype)
+        other._find_form()
+        for mine, new, own in ((result, other, "_storage"), (result._storage, other._storage, "block")):
+            names = [name for name in type(new).__slots__ if name not in {"__weakref__", own}]
+            assert {name: getattr(mine, name) for name in names} == {name: getattr(new, name) for name in names}
+
+
 async def dropped_while_running(dev: Any, batch: Any, use: Callable[[Any], Any]) -> tuple[Any, Any]:
     """Make a result, use it, drop it, and make another one, all while nothing runs. Return both blocks."""
     a, b = await given(dev, 1, 2)
