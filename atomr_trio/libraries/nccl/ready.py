@@ -468,29 +468,24 @@ def _text_of(limited: tuple[bool, ...]) -> CodeType:
 def _sender_of(shares: Sequence[_Share]) -> _Sender:
     """Return the function for the shares of all members, whose memory is always the same.
 
-    No share is borrowed from another lane where it returns true, as a part says that has noted nothing else.
+    Where it returns true no block was borrowed from another lane, so `ReadyPart.borrowed` stays empty.
     """
     names: dict[str, Any] = {}
     for i, share in enumerate(shares):
         path = share.path
+        of_path = names_of(path)
         of_one = {
             **names_of_record(path, share),
             "blocks": tuple(share.roles),
             "counter": path.counter,
             "lanes": path.generation.timeline.lanes,
             "limit": share.limit,
-            "path": path,
             "reads": share.reads,
             "share": share,
-            "token": path.token,
             "writes": share.writes,
         }
-        names |= {name: value for name, value in names_of(path).items() if name.isupper() or name == "here"}
-        names |= {
-            f"{name}{i}": names_of(path)[name]
-            for name in ("announce", "book", "sender", "slots", "wake", "wakes", "words")
-        }
-        names |= {f"{name}{i}": value for name, value in of_one.items()}
+        names |= {name: value for name, value in of_path.items() if name.isupper() or name == "here"}
+        names |= {f"{name}{i}": value for name, value in (of_path | of_one).items()}
     exec(_text_of(tuple(share.limit is not None for share in shares)), names)
     return cast("_Sender", trio.lowlevel.enable_ki_protection(names["send"]))
 
