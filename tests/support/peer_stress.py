@@ -44,11 +44,14 @@ class Held:
     place: int
     array: Any
     states: list[Numbers]
+    in_doubt: bool = False
+    """True if a call that was lost may have been writing it: it may be torn, also where it wrote what was there."""
     lock: trio.Lock = attrs.field(factory=trio.Lock)
 
     @property
     def value(self) -> Numbers:
         """What it holds; there must be no doubt."""
+        assert not self.in_doubt
         (value,) = self.states
         return value
 
@@ -174,7 +177,7 @@ class Stress:
             x.states = [states[-1]]
         except (ContextLost, StaleArray):
             self.lost += 1
-            x.states = distinct(states)
+            x.states, x.in_doubt = distinct(states), True
         await self.resolve(x)
 
     async def renew(self, rng: np.random.Generator, x: Held, y: Held) -> None:
@@ -185,7 +188,7 @@ class Stress:
         with self.writing((y, x.value)), trio.move_on_after(0 if rng.random() < 0.3 else 1000) as scope:
             await y.array.copy_from(x.array)
         if scope.cancelled_caught:  # the copy may have been made
-            y.states = distinct([*before, x.value])
+            y.states, y.in_doubt = distinct([*before, x.value]), True
         x.array.free()
         x.array, x.states = fresh, [np.zeros_like(numbers)]
         await self.resolve(y)
@@ -218,19 +221,21 @@ class Stress:
             yield
         except (ContextLost, StaleArray):
             self.lost += 1
+            for held, _ in changes:
+                held.in_doubt = True
         else:
             for held, after in changes:
                 held.states = [after]
 
     async def resolve(self, held: Held, *, always: bool = False) -> None:
         """Find out what an array holds, if that is in doubt, and write it anew if it is torn. It must be allowed."""
-        while len(held.states) > 1 or always:
+        while held.in_doubt or always:
             try:
                 found = await held.array.to_host()
             except ContextLost:
                 continue
             except StaleArray:
-                assert len(held.states) > 1, f"what was not written is torn: {held.array!r}"
+                assert held.in_doubt, f"what was not written is torn: {held.array!r}"
                 found = held.states[0]
                 try:
                     await held.array.copy_from(found)
@@ -238,7 +243,7 @@ class Stress:
                     continue
             else:
                 assert any(np.array_equal(found, each) for each in held.states), f"wrong numbers in {held.array!r}"
-            held.states = [found]
+            held.states, held.in_doubt = [found], False
             return
 
     # --- losses ---------------------------------------------------------------------------------------------------

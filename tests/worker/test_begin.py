@@ -23,7 +23,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio._wire.starting import worker_command
 from atomr_trio._worker import begin, main, registry
 from atomr_trio._worker.begin import ContextAhead
-from support import child_environment
+from support import child_environment, chosen_backend
 
 
 class FakeDriver:
@@ -150,7 +150,7 @@ def test_a_context_that_was_retained_ahead_is_released_once(monkeypatch: pytest.
     monkeypatch.setattr(main, "Context", context)
     ahead: Any = SimpleNamespace(wait=lambda: retained, moments={"begun": 1.0})
     nothing: Any = None
-    main.Worker(nothing, "sim", 0, 0, 0).open_context(ahead)
+    main.Worker(nothing, chosen_backend(), 0, 0, 0).open_context(ahead)
     assert done == ["retain", *(["release"] if retained else [])]
 
 
