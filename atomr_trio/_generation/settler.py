@@ -20,7 +20,7 @@ from .._memory.arena import Block, Ticket
 from .._supervision.mailbox import Request
 from .._values.errors import ActorCrashed, DeviceError, LibraryNotFound, OutOfHostMemory, error_from_status
 from .._wire.channel import TimelinePage
-from .._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LANE_COMPUTE, LIBRARY_MISSING, Role
+from .._wire.protocol import ENGINE_BUG, HOST_SHORTAGE, LANE_COMPUTE, LIBRARY_MISSING, Role, counter_word, failures_word
 from .._wire.ring import fence
 from .._wire.status import StatusClass
 from .admission import Admission
@@ -82,12 +82,15 @@ class Settler:
         """Commands that run on garbage, by their tickets, with what makes the error that they end with: what they have
         written is torn already."""
         self._looked_for = False
+        self._others = False
+        """True if other commands may be unfinished than that of the caller who polls."""
         self._sleeping = False
         """True while `run` blocks on the descriptor."""
         self.over: bool = False
         """True once everything was settled as lost."""
         self._activity = trio.Event()
         self._idle = trio.Event()
+        self._alone: dict[int, tuple[Callable[[LaunchOwner], bool], Callable[[], None]]] = {}
         self._why_torn: dict[tuple[str, Role], str] = {}
         """The texts about blocks that the loss has torn, by the operation that was writing them, and its access."""
 
@@ -108,7 +111,9 @@ class Settler:
         It settles what has ended, polls for `patience` at most, and calls `end_looking` afterwards.
         """
         if self._looked_for or self._activity.is_set():
+            self._others = True
             return False
+        self._others = False
         self._looked_for = True
         return True
 
@@ -157,10 +162,12 @@ class Settler:
 
         A `looker` whose command of this lane went the short way is settled faster if nothing else has ended there.
         """
-        if looker is not None and self.ended_alone(looker, lane):
-            self.end_looking_alone(lane)
-            looker.launches_finished(1)
-            return
+        if looker is not None:
+            ended, end = self.alone(lane)
+            if ended(looker):
+                end()
+                looker.launches_finished(1)
+                return
         self._looked_for = False
         if self.settle_finished():
             self.patience = self._longest_patience
@@ -168,24 +175,46 @@ class Settler:
             self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
         self._leave()
 
-    def ended_alone(self, looker: LaunchOwner, lane: int) -> bool:
-        """Return whether the lane's only launch is this one and has run without an error: the most usual case."""
-        book = self._timeline.lanes[lane]
-        launches = book.launches
-        if len(launches) != 1 or book.in_flight or launches[0][1] is not looker or self.spoiled:
-            return False
-        page = self._page  # the ticket first: the worker counts a failure before it signs
-        return not (
-            page.finished(lane) < launches[0][0] or page.failures(lane) != book.failures or self._inbox.failures
-        )
+    def alone(self, lane: int) -> tuple[Callable[[LaunchOwner], bool], Callable[[], None]]:
+        """Return two functions of a lane, for the most usual case.
 
-    def end_looking_alone(self, lane: int) -> None:
-        """Do what `end_looking` does for a launch of which `ended_alone` is true; the caller settles it."""
-        self._looked_for = False
-        self._timeline.lanes[lane].launches.popleft()
-        self._tell_progress()
-        self.patience = self._longest_patience
-        self._leave()
+        The first tells whether the lane's only launch is one of this owner and has run without an error. The second
+        then does what `end_looking` does, but for the launch itself, which the caller settles.
+        """
+        found = self._alone.get(lane)
+        if found is None:
+            found = self._alone[lane] = self._of_lane(self._timeline.book(lane))
+        return found
+
+    def _of_lane(self, book: LaneBook) -> tuple[Callable[[LaunchOwner], bool], Callable[[], None]]:
+        # They stand at the end of each awaited call, where nothing is in the processor's caches: so no frames.
+        page, inbox, admission, spoiled = self._page, self._inbox, self._admission, self.spoiled
+        words, launches = page.words, book.launches
+        counter, failures = counter_word(book.index), failures_word(book.index)
+
+        def ended(looker: LaunchOwner) -> bool:
+            return (  # the ticket first: the worker counts a failure before it signs
+                len(launches) == 1
+                and launches[0][1] is looker
+                and not book.in_flight
+                and words[counter] >= launches[0][0]
+                and words[failures] == book.failures
+                and not (inbox.failures or spoiled or page.frozen)
+            )
+
+        def end() -> None:
+            self._looked_for = False
+            launches.popleft()
+            neighbours = self.neighbours
+            if self._sleeping or admission.waiters or (neighbours is not None and neighbours.watched):
+                self._tell_progress()
+            self.patience = self._longest_patience
+            if self._others:
+                self._leave()
+            elif not self._idle.is_set():
+                self._idle.set()
+
+        return ended, end
 
     def _leave(self) -> None:
         if not self._timeline.idle:
@@ -195,7 +224,9 @@ class Settler:
 
     def wake(self) -> None:
         """Make sure that ended commands are settled: by the task that polls, if there is one, else by the settler."""
-        if not self._looked_for and not self._activity.is_set():
+        if self._looked_for:
+            self._others = True
+        elif not self._activity.is_set():
             self._activity.set()
 
     @trio.lowlevel.enable_ki_protection

@@ -160,7 +160,8 @@ class TimelinePage(SharedMemory):
         super().__init__(descriptor, size)
         self.words: memoryview[int] = self.bytes.cast("Q")
         self._statuses: memoryview[int] = self.bytes.cast("h")
-        self._frozen: tuple[int, ...] | None = None
+        self.frozen: tuple[int, ...] | None = None
+        """The counters of a worker that is gone, whatever their words say."""
 
     @classmethod
     def new(cls) -> TimelinePage:
@@ -175,11 +176,11 @@ class TimelinePage(SharedMemory):
 
     def finished(self, lane: int) -> int:
         """Return the highest ticket of `lane` that the GPU has reached."""
-        return self.words[_COUNTERS[lane]] if self._frozen is None else self._frozen[lane]
+        return self.words[_COUNTERS[lane]] if self.frozen is None else self.frozen[lane]
 
     def freeze(self) -> None:
         """Keep the counters of a worker that is gone: what waits on the GPU for them is about to be released."""
-        self._frozen = tuple(self.finished(lane) for lane in range(MAX_LANES))
+        self.frozen = tuple(self.finished(lane) for lane in range(MAX_LANES))
 
     def heartbeat(self) -> int:
         """Return a number that grows while the worker is not stopped."""

@@ -11,7 +11,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import attrs
 import outcome
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from ..._generation.generation import Generation
     from ..._generation.group import Group
     from ..._generation.peers import Wish
+    from ..._generation.timeline import LaunchOwner
     from .collectives import Collective, Part, Published
     from .ready import ReadyCall
 
@@ -441,17 +442,13 @@ class WorldActor:
         epoch = self._epoch
         if epoch is None or call.epoch is not epoch or not epoch.up or self._queue:
             return None
-        for core in self.cores:
-            if core.ended is not None or core.recording:
-                return None  # the general way refuses it, if it is to be refused
         return call.begin(given, heard=heard)
 
     @trio.lowlevel.enable_ki_protection
     async def ask_ready(self, call: ReadyCall, given: tuple[object, ...]) -> Collective | None:
         """Publish a call by the short way, and wait for its end. Returns None if it must go the general way."""
         await trio.lowlevel.checkpoint_if_cancelled()
-        collective = self.begin_ready(call, given, heard=True)
-        if collective is not None:
+        if (collective := self.begin_ready(call, given, heard=True)) is not None:
             await self._wait_for(collective)
         return collective
 
@@ -460,17 +457,19 @@ class WorldActor:
 
         As `Settler.look` does it, for all members at once.
         """
-        settlers, places = [], []
+        looking: list[_Looking] = []
+        places = []
         for part in collective.parts:
             generation, (lane, ticket) = known(part.generation, "it was published"), part.place
             places.append((generation.page.words, counter_word(lane), ticket))
-            if generation.settler.begin_looking():
-                settlers.append((generation.settler, part if isinstance(part, ReadyPart) else None, lane))
+            settler = generation.settler
+            if settler.begin_looking():
+                looking.append((settler, part if isinstance(part, ReadyPart) else None, lane, *settler.alone(lane)))
         clock = time.perf_counter
         now = clock()
-        until = now + min((settler.patience for settler, _, _ in settlers), default=0.0)
+        until = now + min((each[0].patience for each in looking), default=0.0)
         try:
-            while settlers:
+            while looking:
                 before = now
                 await trio.lowlevel.checkpoint()
                 now = clock()
@@ -489,8 +488,8 @@ class WorldActor:
             collective.give_up()
             raise
         finally:
-            _end_looking(collective, settlers)
-        if collective.open or collective.answered:
+            settled = _end_looking(collective, looking)
+        if not settled and (collective.open or collective.answered):
             await collective.wait()
 
     def ask_nowait(self, collective: Published) -> None:
@@ -515,21 +514,28 @@ class WorldActor:
         raise AssertionError("a request that every member takes was refused")
 
 
-def _end_looking(collective: Collective, settlers: Sequence[tuple[Settler, ReadyPart | None, int]]) -> None:
-    """Settle what has ended. A collective that has ended on all members is settled at once, not part by part."""
-    together = len(settlers) == len(collective.parts) and not collective.lost
-    for settler, looker, lane in settlers:
-        if not together or looker is None or looker.borrowed or not settler.ended_alone(looker, lane):
-            together = False
-            break
-    for settler, looker, lane in settlers:
-        if together and looker is not None:
-            looker.over = True
-            settler.end_looking_alone(lane)
+_Looking: TypeAlias = "tuple[Settler, ReadyPart | None, int, Callable[[LaunchOwner], bool], Callable[[], None]]"
+"""What a task polls for: a part of a collective, the lane, and what `Settler.alone` returns for that."""
+
+
+def _end_looking(collective: Collective, looking: Sequence[_Looking]) -> bool:
+    """Settle what has ended. A collective that has ended on all members is settled at once, not part by part.
+
+    Returns true if it was, and has nothing to tell.
+    """
+    if len(looking) == len(collective.parts) and not collective.lost:
+        for _, part, _, ended, _ in looking:
+            if part is None or part.borrowed or not ended(part):
+                break
         else:
-            settler.end_looking(looker, lane)
-    if together:
-        collective.over()
+            for _, part, _, _, end in looking:
+                assert part is not None
+                part.over = True
+                end()
+            return collective.over()
+    for settler, part, lane, _, _ in looking:
+        settler.end_looking(part, lane)
+    return False
 
 
 def _all_reached(places: Sequence[tuple[memoryview[int], int, int]]) -> bool:

@@ -20,7 +20,6 @@ from ..._generation.requests import CommandRequest
 from ..._memory.arena import Block, ChunkState
 from ..._supervision.mailbox import Request
 from ..._supervision.states import RequestState
-from ..._values.util import known
 from ..._wire.protocol import MAX_LANES, Role, Verb
 from ..._wire.records.event import MARK
 from .records import CALL, CALLS, FIRST_RUN, KIND_BYTES, RUN
@@ -306,15 +305,20 @@ class Collective(Request):
                 return
         self.over()
 
-    def over(self) -> None:
-        """Handle the end of its last part, none of which has failed."""
-        known(self.epoch, "it was published").collective_over(self)
-        if not self.open:
-            return
-        if self.spoiled is not None:
-            self.settle(outcome.Error(self.spoiled()))
-        else:
-            self.finish()
+    def over(self) -> bool:
+        """Handle the end of its last part, none of which has failed. Returns true if there is nothing to tell."""
+        assert self.epoch is not None
+        self.epoch.collective_over(self)
+        if self.spoiled is None and self._task is None and self.state is RequestState.STARTED:
+            self.state = RequestState.SETTLED  # as `finish` does it, and nobody asks
+            self.ended(delivered=True)
+            return True
+        if self.open:
+            if self.spoiled is None:
+                self.finish()
+            else:
+                self.settle(outcome.Error(self.spoiled()))
+        return False
 
     def lose(self, error: DeviceError) -> None:
         """Settle it, whose epoch has ended. What its members are still told of it does not count."""

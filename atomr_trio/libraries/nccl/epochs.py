@@ -64,8 +64,9 @@ class Epoch:
         self.over: bool = False
         self.told: trio.Event = trio.Event()
         """Set when a question of this epoch was answered; replaced by who waits for the next."""
+        self.cores: tuple[DeviceCore, ...] = tuple(cores)
+        """The members, by rank."""
         self._group = group
-        self._cores = tuple(cores)
         self._ended = ended
         self._pending: dict[Collective, None] = {}
         self._causes: dict[int, Exception] = {}
@@ -155,7 +156,7 @@ class Epoch:
         generation = self.generations[rank]
         loss = generation.loss
         assert loss is not None
-        self._pop_lost(rank, loss.error(self._cores[rank].index, generation.number))
+        self._pop_lost(rank, loss.error(self.cores[rank].index, generation.number))
 
     def _pop_lost(self, rank: int, error: Exception) -> None:
         if self.over:

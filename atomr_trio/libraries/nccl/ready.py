@@ -264,7 +264,7 @@ class ReadyCall:
         self._senders: dict[bool, _Sender] = {}
         """What sends such a request to all members, in the most usual case."""
         if not self._has_new:
-            self._senders = {True: _sender_of(heard), False: _sender_of(unheard)}
+            self._senders = {True: _sender_of(epoch, heard), False: _sender_of(epoch, unheard)}
         self._returns_one = False
         """True if its result is one array, where it has new outputs."""
 
@@ -343,6 +343,7 @@ class ReadyCall:
     def begin(self, given: tuple[object, ...], *, heard: bool) -> Collective | None:
         """Publish one more such call in its epoch, or return None, with no effect. `given` is kept alive until the end.
 
+        It is None too if a device has ended, or if a task records its calls: the general way knows what to do.
         `heard` says that a task waits for it, and looks for its end itself.
         """
         shares = self._shares[heard]
@@ -358,6 +359,10 @@ class ReadyCall:
                 return collective
             if heard:
                 self._spare = collective, parts
+        epoch = known(self.epoch, "it is not over")
+        for core in epoch.cores:
+            if core.ended is not None or core.recording:
+                return None
         for share in shares:
             if not share.takes():
                 return None
@@ -369,7 +374,6 @@ class ReadyCall:
                     if not share.path.is_fresh(output._block):
                         return None
                     outputs.append(output)
-        epoch = known(self.epoch, "it is not over")
         if heard and self._spare is not None:
             (collective, parts), self._spare = self._spare, None
         else:
@@ -417,10 +421,13 @@ def send(given, parts):
     {parts}, = parts
     if not here():
         return False
+    for core in others:
+        if core.ended is not None or core.recording:
+            return False
 """
 _CHECKS: Final = """\
     sent{i} = sender{i}.sent + 1
-    if sent{i} > path{i}.last_record{limit}:
+    if sent{i} > path{i}.last_record{limit} or core{i}.ended is not None or core{i}.recording:
         return False
     for used in blocks{i}:
         if used.fast != token{i}:
@@ -431,6 +438,8 @@ _RECORD: Final = """\
     ticket{i} = book{i}.issued + 1
     pack_into{i}(slots{i}, (sent{i} - 1 & SLOT_MASK) << SLOT_SHIFT, sent{i}, ticket{i}, head{i}, payload{i})
     sender{i}.sent = words{i}[SENT] = sent{i}
+"""
+_ANNOUNCEMENT: Final = """\
     announce{i}()
 """
 _NOTES: Final = """\
@@ -459,24 +468,28 @@ def _text_of(limited: tuple[bool, ...]) -> CodeType:
     for i in numbers:
         text += _CHECKS.format(i=i, limit=_LIMIT.format(i=i) if limited[i] else "")
     return compile(
-        text + "".join(step.format(i=i) for step in (_RECORD, _NOTES) for i in numbers) + "    return True\n",
+        text
+        + "".join(step.format(i=i) for step in (_RECORD, _ANNOUNCEMENT, _NOTES) for i in numbers)
+        + "    return True\n",
         "<a collective>",
         "exec",
     )
 
 
-def _sender_of(shares: Sequence[_Share]) -> _Sender:
+def _sender_of(epoch: Epoch, shares: Sequence[_Share]) -> _Sender:
     """Return the function for the shares of all members, whose memory is always the same.
 
     Where it returns true no block was borrowed from another lane, so `ReadyPart.borrowed` stays empty.
     """
-    names: dict[str, Any] = {}
+    taking_part = [share.core for share in shares]
+    names: dict[str, Any] = {"others": tuple(core for core in epoch.cores if core not in taking_part)}
     for i, share in enumerate(shares):
         path = share.path
         of_path = names_of(path)
         of_one = {
             **names_of_record(path, share),
             "blocks": tuple(share.roles),
+            "core": share.core,
             "counter": path.counter,
             "lanes": path.generation.timeline.lanes,
             "limit": share.limit,
