@@ -99,7 +99,7 @@ class DeviceMemory(DevicePart):
                         raise TypeError
         except (KeyError, TypeError):
             self.device.check_open()
-            layout = self._layout_of(shape, dtype)
+            layout = self.layout_of(shape, dtype)
         return self.again(layout, None, guarded)
 
     @trio.lowlevel.enable_ki_protection
@@ -119,8 +119,8 @@ class DeviceMemory(DevicePart):
             self._describe(block, layout[0], layout[3])
         return new_array(self, block, layout, form)
 
-    def _layout_of(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> Layout:
-        """Check a shape and a dtype, and remember what they mean if the same will be found by looking them up."""
+    def layout_of(self, shape: SupportsIndex | Sequence[SupportsIndex], dtype: npt.DTypeLike) -> Layout:
+        """Check a shape and a dtype, and remember what they mean if looking them up finds the same. See `again`."""
         checked = check_dtype(dtype)
         lengths, strides, nbytes = contiguous(shape, checked.itemsize)
         layout = lengths, strides, nbytes, checked

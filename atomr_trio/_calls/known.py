@@ -138,7 +138,7 @@ def question_of(
     if question is None:
         return None
     key, arrays = question
-    return (key, *((each._block, each._offset) for each in arrays)), arrays
+    return (key, *[(each._storage.block, each._offset) for each in arrays]), arrays
 
 
 @attrs.frozen

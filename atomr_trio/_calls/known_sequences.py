@@ -39,6 +39,7 @@ from .outgoing import Outgoing
 from .verbs import Library
 
 if TYPE_CHECKING:
+    from .._arrays.arrays import Layout
     from .._generation.generation import Generation
 
 from .sequences import CallSequence, SequenceFolding, SequenceRequest, Told
@@ -83,6 +84,7 @@ class KnownSequence:
         "_given",
         "_is_tuple",
         "_key",
+        "_layouts",
         "_numbers",
         "_operands",
         "_results",
@@ -126,6 +128,8 @@ class KnownSequence:
                 size += -(-max(array.nbytes, 1) // _ALIGNMENT) * _ALIGNMENT
         if size:
             new.append(((size,), np.uint8))
+        self._layouts: list[Layout] | None = None
+        """Those of the new arrays, once one was made."""
         self.new: tuple[tuple[tuple[int, ...], npt.DTypeLike], ...] = tuple(new)
         """The shapes and dtypes of the new arrays: those that hold results, and one that holds all others."""
         self._results = [
@@ -187,7 +191,18 @@ class KnownSequence:
                 return None
             constant[word] = arrays[place].address + address - self._given[place][1]
         other = KnownSequence.__new__(KnownSequence)
-        for name in ("_engine", "_fills", "_is_tuple", "_results", "_words", "new", "places", "sequence", "told"):
+        for name in (
+            "_engine",
+            "_fills",
+            "_is_tuple",
+            "_layouts",
+            "_results",
+            "_words",
+            "new",
+            "places",
+            "sequence",
+            "told",
+        ):
             setattr(other, name, getattr(self, name))
         other._key = object()
         other._given = tuple((array._block, array.address) for array in arrays)
@@ -203,7 +218,9 @@ class KnownSequence:
 
     def make(self, memory: DeviceMemory) -> list[DeviceArray]:
         """Return new arrays for one repetition."""
-        return [memory.empty(shape, dtype) for shape, dtype in self.new]
+        if self._layouts is None:
+            self._layouts = [memory.layout_of(shape, dtype) for shape, dtype in self.new]
+        return [memory.again(layout, None) for layout in self._layouts]
 
     def result(
         self, arrays: Sequence[DeviceArray], new: Sequence[DeviceArray], into: Sequence[npt.NDArray[Any]]
@@ -254,7 +271,7 @@ class KnownSequence:
         """Take the answers of one repetition, and tell of them. Returns the first error that one of them reports."""
         if self.told is not None:
             self.told.into = into
-        return self.sequence.fetch(slot)
+        return self.sequence.fetch(slot, tells=self.told is not None)
 
     def operand_blocks(self, new: Sequence[DeviceArray]) -> list[Block]:
         """Return the memory of each operand."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -278,6 +279,24 @@ async def test_a_repetition_raises_what_the_first_call_raises(dev: Device) -> No
 
 
 @pytest.mark.sim_only
+async def test_answers_that_are_those_of_last_time_and_others_are_told_apart(dev: Device) -> None:
+    """What passed is not judged again, and whatever differs from it is, awaited and in a batch."""
+    good = numbers()["p"]
+    contents = {"good": good, "bad": good - 10 * N * np.eye(N), "nan": np.where(np.eye(N), np.nan, good)}
+    p, out = await dev.to_device(good), dev.empty((N, N))
+    for name in ("good", "good", "good", "bad", "bad", "good", "nan", "nan", "bad", "good", "nan", "good"):
+        await p.copy_from(contents[name])
+        expects = pytest.raises(NotPositiveDefiniteError) if name == "bad" else contextlib.nullcontext()
+        for _ in range(2):
+            with expects:
+                await dev.solver.cholesky(p, out=out)
+            with expects:
+                async with dev.batch() as batch:
+                    batch.solver.cholesky(p, out=out)
+        if name != "bad":
+            assert np.allclose(await out.to_host(), np.linalg.cholesky(contents[name]), equal_nan=True)
+
+
 async def test_a_call_that_is_refused_in_the_middle_is_named_and_what_stands_behind_it_is_not_made(dev: Device) -> None:
     arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
     await dev.solver.solve(arrays["a"], arrays["b"])

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, SupportsIndex, TypeVar, cast
 
 import numpy.typing as npt
+import trio
 
 from ..._arrays.arrays import DeviceArray
 from ..._calls.known import is_stateful, stateful
@@ -230,14 +231,15 @@ class Random(_RandomVerbs, Awaited):
             return await super()._ask(plan, arguments, keywords)
         self._device.home.check_task()
         question = question_of(self._device, plan, arguments, keywords)
-        await self._begin_verb(plan, arguments, keywords)
         known = None if question is None else question[1]._known.get(question[0])
         if question is not None and known is not None:
+            await trio.lowlevel.checkpoint_if_cancelled()
             begun = known.begin(self._launches, question)
             if begun is not None:
                 awaited, drawn = begun
                 await awaited.wait()
                 return cast("T", drawn)
+        await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = await planner._ask_all()
