@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 from .._wire.protocol import Role
 from .._wire.records.module import LAUNCH
-from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL
+from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, record_struct
 from .encoder import encoding
 from .repeating import NOTES_OF_FIXED, function_of_kernel, kernel_launcher_of, notes_of_call
 
@@ -102,7 +102,7 @@ def kernel_launcher(path: LaunchPath, kernel: LaunchedKernel) -> Launcher:
 def prepared_launcher(path: LaunchPath, prepared: LaunchedRecord, length: int) -> Launcher:
     """Return the function of a launch with its arguments bound, whose payload has so many bytes."""
     code = _code_of_prepared(len(prepared._writes), len(prepared._reads))
-    pack_into = struct.Struct(f"{NEW_IN_EACH}{SAME_IN_ALL.size}s{length}s").pack_into
+    pack_into = record_struct(f"{NEW_IN_EACH}{SAME_IN_ALL.size}s{length}s").pack_into
     more = {"header": _header(path, length), "pack_into": pack_into}
     return cast("Launcher", kernel_launcher_of(path, code, more))
 

@@ -10,7 +10,6 @@ or a chunk or a first content made.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
@@ -27,7 +26,7 @@ from .._values.errors import InvalidArgument
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, Verb
 from .._wire.ready import READY, new_identity, ready_head
 from .._wire.records.memory import BOX, COPY, COPY_WORDS, FILL, FILL_WORDS, MEMORY
-from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
+from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT, record_struct
 from .launching import LaunchPath
 
 if TYPE_CHECKING:
@@ -182,7 +181,7 @@ def _mover(path: LaunchPath, kind: _Kind, verb: Verb, places: Sequence[int], pay
     number = verb.number | path.verb & UNSIGNED | REPEATED
     header = SAME_IN_ALL.pack(lane, verb.engine_number, number, _WORDS, READY.size + len(payload))
     head = header + ready_head(new_identity(), places)
-    pack_into = struct.Struct(f"{NEW_IN_EACH}{len(head)}s{_WORDS}Q{len(payload)}s").pack_into
+    pack_into = record_struct(f"{NEW_IN_EACH}{len(head)}s{_WORDS}Q{len(payload)}s").pack_into
 
     @trio.lowlevel.enable_ki_protection
     def move(

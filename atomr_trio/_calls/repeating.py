@@ -20,7 +20,6 @@ at once gives its memory to the next call of the same lane, which runs behind th
 from __future__ import annotations
 
 import functools
-import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import CodeType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Protocol, cast
@@ -32,7 +31,7 @@ from .._generation.timeline import Launchable, Operand
 from .._memory.arena import Block, ChunkState
 from .._wire.protocol import RECORDS_SENT_WORD, REPEATED, UNSIGNED, WORKER_ASLEEP_WORD, Role, counter_word
 from .._wire.ready import READY
-from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT
+from .._wire.ring import NEW_IN_EACH, SAME_IN_ALL, SLOT_MASK, SLOT_SHIFT, record_struct
 from .known import NEW, NUMBER, KnownCall, Source
 from .new_results import birth_of, made, may_take, names_of_new, takes, takes_again
 
@@ -420,7 +419,7 @@ def names_of_record(path: LaunchPath, call: RepeatedCall, part: str = "", *, is_
     found = {
         "fence_mask": path.fence_mask or _NEVER if is_ahead else path.fence_mask,
         "head": head,
-        "pack_into": struct.Struct(f"{NEW_IN_EACH}{len(head)}s{count}Q{size}s").pack_into,
+        "pack_into": record_struct(f"{NEW_IN_EACH}{len(head)}s{count}Q{size}s").pack_into,
         "payload": call.payload,
         "usage": kind.usage,
     }

@@ -14,7 +14,6 @@ The commands of a copy are settled as launches are that went the short way: in t
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from .._values.errors import DeviceError
 from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import BOX, COPY, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
-from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT
+from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT, record_struct
 from .copy_plan import BYTES, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .pinned import PinnedArea
@@ -100,7 +99,7 @@ class Form:
         self.shared_front: bytes = shared
         """The same for a command that has no ticket of its own, but is told to have ended when the next one has."""
         self.behind: bytes = with_holes(payload, places)
-        record = struct.Struct(f"<QQ{len(front)}s{len(places)}Q{len(payload)}s")
+        record = record_struct(f"<QQ{len(front)}s{len(places)}Q{len(payload)}s")
         self.pack_into: Callable[..., None] = record.pack_into
         """Writes a whole record: its number in the ring, the ticket, and what is named above."""
 

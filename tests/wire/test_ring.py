@@ -40,6 +40,7 @@ from atomr_trio._wire.ring import (
     SLOTS,
     Ring,
     group_index,
+    record_struct,
 )
 from atomr_trio.testing import check_actor, hold_worker
 from support.rogue import next_generation, until
@@ -56,6 +57,30 @@ NUMBERS = np.arange(N, dtype=np.int32)
 
 
 # --- what the user's process writes -----------------------------------------------------------------------------------
+
+LARGEST = (1 << 64) - 1
+
+
+@pytest.mark.parametrize(
+    ("form", "values"),
+    [
+        ("<QQ8sQi4xQ", (1, LARGEST, b"12345678", 1 << 47, -3, 7)),
+        ("<QQ5sQ", (1, 2, b"12345", LARGEST)),  # a native format would add padding
+        ("<QiQ", (1, -2, LARGEST)),
+        ("<QlL", (1, -2, 3)),  # native ones are longer
+        ("<Q?bBhHe6xfdqQ16s", (5, True, -1, 255, -2, 65535, 0.5, 1.5, 2.5, -(1 << 63), LARGEST, b"end")),
+        ("<", ()),
+    ],
+)
+def test_records_are_packed_in_their_layout(form: str, values: tuple[Any, ...]) -> None:
+    assert record_struct(form).pack(*values) == struct.pack(form, *values)
+    assert record_struct(form).size == struct.calcsize(form)
+
+
+def test_a_word_that_does_not_fit_is_not_packed() -> None:
+    for word in (-1, LARGEST + 1, 1.0, None):
+        with pytest.raises(struct.error):
+            record_struct("<QQ8sQ").pack(1, 2, b"", word)
 
 
 class RingStage(Stage):

@@ -27,7 +27,7 @@ from ..._values.signatures import KernelSignature, repacked
 from ..._values.util import NoPublicConstructor, check_seconds, shown
 from ..._wire.protocol import Role, Verb
 from ..._wire.records.module import LAUNCH, OCCUPANCY, PORTABLE_CLUSTER, SUGGEST_BLOCK, LaunchOptions
-from ..._wire.ring import NEW_IN_EACH, SAME_IN_ALL
+from ..._wire.ring import NEW_IN_EACH, SAME_IN_ALL, record_struct
 from ..lanes.verbs import Lane, Lanes
 from .elements import check_elements, plain_dtype
 from .module import Module
@@ -187,7 +187,7 @@ class Kernel(metaclass=NoPublicConstructor):
         self._written = tuple(each.index for each in self.parameters if each.kind in _ADDRESSES and not each.reads)
         """The parameters that an address may be given for, through which it may be written."""
         self._record_bytes = LAUNCH.struct.size + self.signature.bytes
-        self._record = struct.Struct(_RECORD_FIELDS + self.signature.layout)
+        self._record = record_struct(_RECORD_FIELDS + self.signature.layout)
         """A whole record of a launch, from its number in the ring on."""
 
     def __repr__(self) -> str:
