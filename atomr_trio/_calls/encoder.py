@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -94,20 +94,22 @@ _ARRAY = """
         if block{i}.fast != token:
             {leave}
         reads{i} = {reads}
-        a{i} = block{i}.address + a{i}._offset
+        a{i} = block{i}.address + a{i}._offset if a{i}._offset else block{i}.address
     elif (kind := type(a{i})) is int:
         if not {low} <= a{i} <= {high_address}:
             {leave}
         block{i} = None
+        all_plain = False
         a{i} &= {mask}
     elif kind is ReadOnly or kind is Writes or kind is Strided:
+        all_plain = False
         role, strided, a{i} = a{i}.role, a{i}.strided, a{i}.array
         {unless_fits}
         block{i} = a{i}._storage.block
         if block{i}.fast != token:
             {leave}
         reads{i} = {reads} if role is None else kind is ReadOnly
-        a{i} = block{i}.address + a{i}._offset
+        a{i} = block{i}.address + a{i}._offset if a{i}._offset else block{i}.address
     else:
         {leave}
 """
@@ -124,13 +126,21 @@ _UNKNOWN = """
     {leave}
 """
 _CLAIM = """
-    if block{i} is not None:
-        if reads{i}:
-            block{i}.reader = me
-        else:
-            block{i}.writer = me
-            if block{i}.readers:
-                block{i}.readers = {{}}
+        if block{i} is not None:
+            if reads{i}:
+                block{i}.reader = me
+            else:
+                block{i}.writer = me
+                if block{i}.readers:
+                    block{i}.readers = {{}}
+"""
+_CLAIM_READ = """
+        block{i}.reader = me
+"""
+_CLAIM_WRITTEN = """
+        block{i}.writer = me
+        if block{i}.readers:
+            block{i}.readers = {{}}
 """
 _PARTS = {
     ParameterKind.BOOL: _BOOL,
@@ -180,11 +190,24 @@ def _written(parameters: tuple[Parameter, ...], leave: str) -> Encoding:
     for i, parameter in enumerate(parameters):
         text += _part(i, parameter, names, leave, proven=proven)
     kept = [f"last{i}" for i in range(len(parameters)) if f"last{i}" in text]
+    arrays = [(i, each) for i, each in enumerate(parameters) if each.kind in _OF_ARRAYS]
+    if arrays:
+        text = f"    all_plain = True\n{text}"
     if kept:
         text = f"    global {', '.join(kept)}\n{text}"
     names |= dict.fromkeys(kept, _NO_NUMBER)
-    notes = "".join(_CLAIM.format(i=i) for i, each in enumerate(parameters) if each.kind in _OF_ARRAYS)
-    return Encoding(text, notes, listed, MappingProxyType(names))
+    return Encoding(text, _notes(arrays), listed, MappingProxyType(names))
+
+
+def _notes(arrays: Sequence[tuple[int, Parameter]]) -> str:
+    """Return the lines that note a launch in the blocks of the parameters that may be arrays.
+
+    Most launches are given arrays without marks for all of them, and then it is known what each is for.
+    """
+    if not arrays:
+        return ""
+    plain = "".join((_CLAIM_READ if each.reads else _CLAIM_WRITTEN).format(i=i) for i, each in arrays)
+    return f"    if all_plain:{plain}    else:{''.join(_CLAIM.format(i=i) for i, _ in arrays)}"
 
 
 def _part(i: int, parameter: Parameter, known: dict[str, Any], leave: str, *, proven: bool) -> str:

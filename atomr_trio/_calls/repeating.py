@@ -317,7 +317,9 @@ def _words(sources: Sequence[Source], new: Sequence[int] = ()) -> str:
     """Return the words of a record, each with a comma. Of the numbers in `new` there is no array, but a block."""
     listed = ""
     for i, more in sources:
-        place = f"b{i}.address" if i in new else f"b{i}.address + a{i}._offset"
+        # Most arrays begin with their block: an addition takes longer than the question.
+        array = f"(b{i}.address + a{i}._offset if a{i}._offset else b{i}.address)"
+        place = f"b{i}.address" if i in new else array
         listed += f"numbers[{more}], " if i == NUMBER else f"{'word' if i == NEW else place} + {more}, "
     return listed.replace(" + 0, ", ", ")
 

@@ -148,8 +148,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         """
         # Keywords with defaults would cost a tenth of a launch's time, even when they are not given.
         try:
-            launcher = self._launchers.get(kernel._key)
-        except AttributeError:  # not a kernel: refused below
+            launcher: Launcher | None = self._launchers[kernel._key]
+        except (KeyError, AttributeError):  # it has no short way yet; or it is not a kernel, which is refused below
             launcher = None
         if (
             launcher is not None
