@@ -250,9 +250,12 @@ class BatchSender:
 
         Returns None, and does nothing, for a call with an answer that cannot go the short way now.
         """
-        launcher = self.launchers.get(call._key)
-        if launcher is None and self.path is not None and not self.over:
-            launcher = self.path.learn_call(call, self.memory)
+        try:
+            launcher = self.launchers[call._key]
+        except KeyError:
+            launcher = None
+            if self.path is not None and not self.over:
+                launcher = self.path.learn_call(call, self.memory)
         answer = call.answer
         if launcher is not None:
             owner = self._owners.get(call._engine) or self._owner_of(call)

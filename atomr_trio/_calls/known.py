@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 _MOST_KNOWN: Final = 256
 _STATEFUL: Final[set[Callable[..., object]]] = set()
-_PLAIN: Final = frozenset({int, bool, str, type(None)})
+PLAIN: Final = frozenset({int, bool, str, type(None)})
 """Types of options whose values are equal only if they mean the same."""
 
 
@@ -83,7 +83,7 @@ def form_of(
                 return None
             arrays.append(value)  # type: ignore[arg-type]
             parts.append(form)
-        elif kind in _PLAIN or (kind is float and value):
+        elif kind in PLAIN or (kind is float and value):
             parts += (kind, value)  # type: ignore[arg-type]
         else:
             part = _part_of(value)
@@ -114,7 +114,7 @@ def _part_of(value: Any) -> tuple[Hashable, ...] | None:
         return (np.dtype, value) if value.metadata is None else None
     if kind is type:
         return kind, value
-    if kind is tuple and all(type(each) in _PLAIN for each in cast("tuple[object, ...]", value)):
+    if kind is tuple and all(type(each) in PLAIN for each in cast("tuple[object, ...]", value)):
         return ((value, *map(type, cast("tuple[object, ...]", value))),)
     return (value,) if getattr(kind, "_is_key", False) else None
 

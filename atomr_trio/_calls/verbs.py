@@ -46,7 +46,8 @@ from .._values.util import known
 from .._wire.protocol import LANE_COMPUTE, Role, Verb, VerbTable
 from .._wire.records.calls import ANSWER_BYTES, DEVICE_SCALARS, HEAD, WORD, CallTable
 from .._wire.records.memory import COPY_IN
-from .known import KnownCall, KnownCalls, form_of
+from .forms import ASKS
+from .known import KnownCall, KnownCalls
 from .launching import AwaitedLaunches
 from .outgoing import STRETCH, Outgoing, number_of
 from .phases import Definition, Phases, ask_in_phases, at_once
@@ -735,7 +736,7 @@ class Library:
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         self._device.home.check_task()
         calls = self._known
-        question = form_of(plan, arguments, keywords)
+        question = ASKS[plan](arguments, keywords)
         call = None if question is None else calls.find(question[0])
         if question is not None and call is not None:
             if type(call) is KnownCall:
@@ -825,7 +826,7 @@ class Library:
         await self._device.actor_of(request.verb).mailbox.ask(request)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        question, call = form_of(plan, arguments, keywords), None
+        question, call = ASKS[plan](arguments, keywords), None
         batch = self._batch
         assert batch is not None  # this is its form for batches
         if question is not None:
