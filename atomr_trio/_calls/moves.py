@@ -118,17 +118,26 @@ class Moves:
         if dtype is None or source._plain is not dtype or source.shape != target.shape:
             return False
         to, origin, device = target._storage, source._storage, self._device
-        if to.device is not device or to.block is origin.block:
+        if to.device is not device:
             return False
-        read = origin.block if origin.device is device else self._account(origin.block)
-        if read is None or type(to) is not Storage or type(origin) is not Storage:
+        written, read = to.block, origin.block
+        if written is read:
             return False
-        nbytes = math.prod(target.shape) * dtype.itemsize
+        if origin.device is not device:
+            account = self._account(read)
+            if account is None:
+                return False
+            read = account
+        if type(to) is not Storage or type(origin) is not Storage:
+            return False
+        shape = target.shape
+        nbytes = (shape[0] if len(shape) == 1 else math.prod(shape)) * dtype.itemsize
         if not nbytes:
             return False
-        written = to.block
-        places = written.address + target._offset, read.address + source._offset
-        return self._copy(*places, nbytes, written, read, (target, source), owner)
+        # Without a tuple of the places, and without a sum where there is no offset: both take longer than the lines.
+        place = written.address + target._offset if target._offset else written.address
+        other = read.address + source._offset if source._offset else read.address
+        return self._copy(place, other, nbytes, written, read, (target, source), owner)
 
     def _account(self, block: Block) -> Block | None:
         """Return the device's account of another's block, if it has one: the general way has checked the block then."""

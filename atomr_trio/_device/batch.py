@@ -257,17 +257,18 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         `InvalidArgument` for an array of a device that is not of the group; for one copy with the host above 96 MiB,
         unless the memory is pinned; and for arrays whose copy has to go through the host. Await those.
         """
-        if type(source) is np.ndarray:
+        if type(source) is DeviceArray:
+            sender = self._sender
+            moves = sender.moves
+            if moves is not None and moves.copy(source, array, sender.memory_launches):
+                sender.launched = True
+                return
+        elif type(source) is np.ndarray:
             self._sender.check()
             check_usable(self._sender.device, array)
             check_host(array, source)
             self._copy_in(array, source)
             return
-        if isinstance(source, DeviceArray):
-            moves = self._sender.moves
-            if moves is not None and moves.copy(source, array, self._sender.memory_launches):
-                self._sender.launched = True
-                return
         question = question_of_copy(array, source)
         if question is not None and self._repeats(question):
             return
