@@ -213,7 +213,7 @@ class DeviceArray(metaclass=NoPublicConstructor):
         dtype: np.dtype[Any],
         contiguous: bool = False,
     ) -> None:
-        # `view_of` and `new_array` set the same attributes.
+        # `view_of`, `reshape` and `new_array` set the same attributes.
         self._storage = storage
         self._offset = offset
         self.shape = shape
@@ -444,8 +444,14 @@ class DeviceArray(metaclass=NoPublicConstructor):
                     found = _RESHAPED.get((self.shape, wanted, plain.itemsize))
             found = found or _find_reshaped(self.shape, wanted, plain.itemsize)
             if found is not None:
-                lengths, strides = found
-                return view_of(self._storage, self._offset, lengths, strides, plain, plain)
+                # As `view_of` does, whose call takes a tenth of the time.
+                array: DeviceArray = _bare(DeviceArray)
+                array._storage = self._storage
+                array._offset = self._offset
+                array.shape, array.strides = found
+                array.dtype = array._plain = plain
+                array._form = None
+                return array
         shadow = _layout.shadow(self.shape, self.strides, self.itemsize)
         try:
             view = np.reshape(shadow, tuple(operator.index(length) for length in wanted), copy=False)
