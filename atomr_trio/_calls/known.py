@@ -58,9 +58,8 @@ def stateful(plan: F) -> F:
     return plan
 
 
-def is_stateful(plan: Callable[..., object]) -> bool:
-    """Return whether calls of a verb depend on more than their arguments."""
-    return plan in _STATEFUL
+is_stateful: Final[Callable[[Callable[..., object]], bool]] = _STATEFUL.__contains__
+"""Returns whether calls of a verb depend on more than their arguments."""
 
 
 def form_of(

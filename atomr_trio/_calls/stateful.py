@@ -298,14 +298,20 @@ class KnownExecution:
         Returns None, and has no effect, if it has to go the general way.
         """
         path, call, plan = batch.path, self._call, self._plan
-        if path is None or (plan is not None and not plan.is_in(path.generation.number, state)):
+        if path is None:
             return None
-        launcher = batch.launchers.get(call._key)
+        number = path.generation.number
+        if plan is not None:
+            there = plan._there
+            if there is None or there[1] is not state or there[0] != number:  # as `is_in`, without its call
+                return None
+        key = call._key
+        launcher = batch.launchers.get(key)
         if launcher is None:
             launcher = None if batch.over else path.learn_call(call, batch.memory)
             if launcher is None:
                 return None
-        owner: _BatchExecutions = batch.owners.get(call._key) or self._owner_in(batch)
+        owner: _BatchExecutions = batch.owners.get(key) or self._owner_in(batch)
         position = (plan, before)
         if call.new is None:
             result = arrays[0]
@@ -318,7 +324,7 @@ class KnownExecution:
         owner.begun.append(position)
         batch.launched = True
         if plan is not None:
-            plan.begun(path.generation, behind)
+            plan._there = (number, behind)
         return result
 
     def _owner_in(self, batch: BatchSender) -> _BatchExecutions:

@@ -410,19 +410,20 @@ class DefaultGenerator(DevicePart):
 
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device)
-        self._generator: RandomGenerator | None = None
+        self.generator: RandomGenerator | None = None
+        """It, once something has been drawn or a seed was given; it stays the same object."""
 
     def get(self) -> RandomGenerator:
         """Return it."""
-        if self._generator is None:
+        if self.generator is None:
             self.seed(None)
-        assert self._generator is not None
-        return self._generator
+        assert self.generator is not None
+        return self.generator
 
     def seed(self, seed: object) -> None:
         """Begin with another seed, or with one of the operating system for None. Raises `InvalidArgument`."""
         new = make_generator(self.device, "philox", seed, None, 1, 0)
-        if self._generator is None:
-            self._generator = new
+        if self.generator is None:
+            self.generator = new
         else:
-            self._generator._state = new._state
+            self.generator._state = new._state

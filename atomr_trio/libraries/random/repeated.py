@@ -62,7 +62,8 @@ def question_of(
         else:
             return None
     if generator is None:
-        generator = device.part(DefaultGenerator).get()
+        default = device.part(DefaultGenerator)
+        generator = default.generator or default.get()
     elif type(generator) is not RandomGenerator or generator._device is not device:
         return None
     return tuple(parts), generator, arrays
