@@ -16,7 +16,7 @@ import pytest
 import trio
 import trio.testing
 
-from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, overwrites, read_only
+from atomr_trio import ContextLost, DeviceError, InvalidArgument, StaleArray, overwrites, read_only, writes
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers.memory import tear
 from atomr_trio._wire.records.module import LAUNCH
@@ -118,6 +118,33 @@ async def test_a_prepared_launch_whose_arguments_become_one_array_notes_all_that
             assert other._sender.generation.timeline.book(other._sender.lane).in_flight[-1].waits
     assert (await x.to_host()).tolist() == NUMBERS.tolist()
     assert (await y.to_host()).tolist() == (NUMBERS + 1).tolist()
+
+
+@pytest.mark.parametrize("marks", ["plain", "read", "written", "address", "read and written", "views"])
+async def test_a_short_launch_notes_what_it_reads_and_what_it_writes(dev, marks):
+    copy = await compiled(dev, "copy")
+    x, y = await dev.to_device(NUMBERS), await dev.to_device(np.zeros(N, np.int32))
+    given = {
+        "plain": (x, y),
+        "read": (x, read_only(y)),
+        "written": (writes(x), y),
+        "address": (x.address, y),
+        "read and written": (read_only(x), writes(y)),
+        "views": (dev.zeros(2 * N, np.int32)[N:], y[:N]),
+    }[marks]
+    blocks = [getattr(each, "array", each)._block for each in given if type(each) is not int]
+    async with dev.batch() as batch:
+        for _ in range(3):
+            batch.launch(copy, 1, N, x, y)  # the usual way first
+            batch.launch(copy, 1, N, *given)
+        last = batch._sender.path.book.issued
+        noted = [[None if ticket is None else ticket[1] for ticket in (each.reader, each.writer)] for each in blocks]
+    written = {"read": (), "written": (0, 1), "address": (0,)}.get(marks, (1,))
+    for number, tickets in enumerate(noted):
+        is_written = number in written
+        assert tickets[is_written] == last
+        assert tickets[not is_written] != last
+    assert (await y.to_host()).tolist() == ([0] * N if marks == "views" else NUMBERS.tolist())
 
 
 async def test_a_number_is_looked_at_whichever_was_given_before(dev):
