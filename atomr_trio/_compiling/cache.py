@@ -37,7 +37,7 @@ from atomr_trio._values.signatures import KernelSignature
 
 __all__ = ["CachedKernel", "NvrtcCache", "NvrtcCacheKey"]
 
-_FORMAT: Final = 5
+_FORMAT: Final = 6
 """Part of every key. It changes with what an entry holds, and with how we read what the compiler wrote."""
 
 _DIRECTORY_VARIABLE: Final = "ATOMR_TRIO_CACHE_DIR"
@@ -123,16 +123,21 @@ class CachedKernel:
 def _encode(program: CompiledProgram, created: float) -> list[bytes]:
     """An entry's parts: a table in JSON, and the images. One that is not there is empty and named in the table.
 
-    PTX is compressed if there is machine code, because then it is seldom needed.
+    PTX is compressed if there is machine code, because then it is seldom needed. A parameter that several kernels have
+    alike is written once, since a program may have hundreds of kernels with the same few: to read them is most of what
+    a hit costs.
     """
     images = [getattr(program, name) for name in _IMAGES]
     if program.cubin is not None:
         images[0] = CompressedText.of(program.ptx).compressed
+    parameters: dict[Parameter, int] = {}
+    entries = {name: _plain_signature(signature, parameters) for name, signature in program.entries.items()}
     table = {
         "created": created,
         "missing": [name for name, image in zip(_IMAGES, images, strict=True) if image is None],
         "lowered_names": dict(program.lowered_names),
-        "entries": {name: _plain_signature(signature) for name, signature in program.entries.items()},
+        "parameters": list(map(_plain_parameter, parameters)),
+        "entries": entries,
         "told": plain(program.told),
         "log": program.log,
         "target": program.target,
@@ -147,10 +152,11 @@ def _decode(key: NvrtcCacheKey, parts: list[bytes]) -> CachedKernel:
     images: dict[str, Any] = {**dict(zip(_IMAGES, parts[1:], strict=True)), **dict.fromkeys(table["missing"])}
     if images["cubin"] is not None:
         images["ptx"] = CompressedText(images["ptx"])
+    parameters = list(map(_parameter, table["parameters"]))
     program = CompiledProgram(
         **images,
         lowered_names=MappingProxyType(table["lowered_names"]),
-        entries=MappingProxyType({name: _signature(fields) for name, fields in table["entries"].items()}),
+        entries=MappingProxyType({name: _signature(fields, parameters) for name, fields in table["entries"].items()}),
         told=MappingProxyType(of_plain(table["told"])),
         log=table["log"],
         target=table["target"],
@@ -159,28 +165,29 @@ def _decode(key: NvrtcCacheKey, parts: list[bytes]) -> CachedKernel:
     return CachedKernel(key, program, sum(map(len, parts)), table["created"])
 
 
-def _plain_signature(signature: KernelSignature) -> dict[str, Any]:
-    return attrs.asdict(signature, value_serializer=lambda _, field, value: _plain(value))
+def _plain_signature(signature: KernelSignature, parameters: dict[Parameter, int]) -> list[Any]:
+    """Return a signature as `_signature` reads it. New parameters are added to `parameters`, each with its number."""
+    numbers = [parameters.setdefault(each, len(parameters)) for each in signature.parameters]
+    return [signature.name, numbers, signature.bytes]
 
 
-def _plain(value: object) -> object:
-    return value.value if isinstance(value, enum.Enum) else value
+def _signature(fields: list[Any], parameters: list[Parameter]) -> KernelSignature:
+    name, numbers, size = fields
+    return KernelSignature(name, tuple([parameters[number] for number in numbers]), size)
 
 
-def _signature(fields: dict[str, Any]) -> KernelSignature:
-    return KernelSignature(**{**fields, "parameters": tuple(map(_parameter, fields["parameters"]))})
+def _plain_parameter(parameter: Parameter) -> list[Any]:
+    return [each.value if isinstance(each, enum.Enum) else each for each in attrs.astuple(parameter)]
 
 
-def _parameter(fields: dict[str, Any]) -> Parameter:
-    elements, scalars = fields["elements"], fields["scalars"]
-    return Parameter(
-        **{
-            **fields,
-            "kind": ParameterKind(fields["kind"]),
-            "elements": elements and Elements(**{**elements, "dtypes": tuple(elements["dtypes"])}),
-            "scalars": scalars if scalars is None else tuple(scalars),
-        }
-    )
+def _parameter(fields: list[Any]) -> Parameter:
+    index, kind, size, alignment, offset, type_name, declaration, elements, scalars, reads = fields
+    if elements is not None:
+        dtypes, *rest = elements
+        elements = Elements(tuple(dtypes), *rest)
+    scalars = scalars if scalars is None else tuple(scalars)
+    kind = ParameterKind(kind)
+    return Parameter(index, kind, size, alignment, offset, type_name, declaration, elements, scalars, reads)
 
 
 # ---------------------------------------------------------------------------------------------------- the cache
@@ -378,7 +385,7 @@ class NvrtcCache:
             self._recent_bytes -= kernel.nbytes
 
 
-_UNREADABLE: Final = (Unusable, ValueError, KeyError, TypeError, AttributeError, struct.error)
+_UNREADABLE: Final = (Unusable, ValueError, LookupError, TypeError, AttributeError, struct.error)
 """Errors of reading a file that is whole, but is not a valid entry."""
 
 

@@ -232,6 +232,26 @@ def test_a_real_compile_reads_back_and_works(cache):
         assert isinstance(found.signature("f<int>"), KernelSignature)
 
 
+def test_parameters_that_kernels_have_alike_are_written_once(cache):
+    alike = "(.param .u64 x, .param .f32 a)"
+    ptx = f".entry f{alike} {{}} .entry g(.param .u64 x, .param .f64 a) {{}} .entry h{alike} {{}}"
+    program = program_of(ptx=ptx.encode(), entries=MappingProxyType(parse_signatures(ptx)))
+    table = json.loads(_nvrtc_cache._encode(program, 1.5)[0])
+    assert len(table["parameters"]) == 3
+    cache.insert(KEY, program)
+    entries = again(cache).get(KEY).program.entries
+    assert entries == program.entries
+    assert all(mine is its for mine, its in zip(entries["f"].parameters, entries["h"].parameters, strict=True))
+
+
+def test_an_entry_that_names_a_parameter_it_lacks_is_a_miss(cache):
+    text, *images = _nvrtc_cache._encode(PROGRAM, 1.5)
+    table = json.loads(text)
+    table["parameters"].pop()
+    cache._folder.write(f"{KEY}.kernel", json.dumps(table).encode(), *images)
+    assert cache.get(KEY) is None
+
+
 def test_what_is_not_there_is_nothing(cache, warnings):
     assert cache.get(KEY) is None
     cache.insert(key_of(2), PROGRAM)
