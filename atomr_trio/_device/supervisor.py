@@ -287,13 +287,17 @@ class Supervisor:
             with contextlib.suppress(StartFailed):  # `_rebuild` tries again, and counts it
                 process = self.workers.spawn()
         try:
+            # The start, the end of thousands of launches and the next generation take a millisecond or more each.
+            await trio.lowlevel.checkpoint()
             await self.workers.fence(generation, lost)
+            # No task runs between these: one that is told of the loss finds decided what has survived it.
+            self._announce_reaped(generation, noticed)
+            self._forget_generation(generation)
+            await trio.lowlevel.checkpoint()
         except BaseException:
             if process is not None:
                 await discard(process)
             raise
-        self._announce_reaped(generation, noticed)
-        self._forget_generation(generation)
         return process
 
     def _announce_reaped(self, generation: Generation, noticed: float) -> None:

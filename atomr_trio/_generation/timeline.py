@@ -384,8 +384,13 @@ class Timeline:
     def take_rest_of_launches(self, born: Callable[[], Mapping[Birth, Block]]) -> Iterator[Launch]:
         """Remove and yield the remaining launches of batches, with their new results (`with_new`)."""
         for lane in self.lanes:
-            while lane.launches:
-                yield with_new(lane.launches.popleft(), lane.index, born)
+            rest = list(lane.launches)
+            lane.launches.clear()
+            # There may be thousands of launches, of few kernels, and most have no new results.
+            bearing = {each for each in {launch[2] for launch in rest} if hasattr(each, "births")}
+            if bearing:
+                rest = [with_new(each, lane.index, born) if each[2] in bearing else each for each in rest]
+            yield from rest
 
     @property
     def idle(self) -> bool:

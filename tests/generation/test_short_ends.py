@@ -176,3 +176,35 @@ async def test_a_task_does_not_look_into_the_page_of_a_generation_that_was_settl
             await trio.lowlevel.checkpoint()
         settler.settle_rest(lambda: AssertionError("nothing was unfinished"))
         page.words.release()
+
+
+class Lost(Launched):
+    """It notes with which arguments it is described, and how many launches are lost."""
+
+    def _describe(self, arguments: tuple[object, ...]) -> tuple[str, Sequence[Any]]:
+        self.heard.append(arguments)
+        return "a launch", ()
+
+    def launches_lost(self, count: int, error: Any) -> None:
+        self.heard.append(count)
+
+
+async def test_launches_that_are_the_same_are_torn_once_when_they_are_lost(stage):
+    book, first, second = stage.generation.timeline.book(LANE_COMPUTE), Lost(), Lost()
+    u, v = object(), object()
+    for launched, arguments in [
+        *[(first, (u, v))] * 3,
+        (first, (v, u)),
+        (second, (v, u)),
+        (first, (u, v)),
+        (first, (u,)),
+        (first, ()),
+        *[(first, (u, v))] * 2,
+    ]:
+        book.issued += 1
+        book.launches.append((book.issued, launched, launched, arguments))
+    stage.generation.settler.settle_rest(lambda: trio.BrokenResourceError())
+    assert sorted(first.heard[:-1], key=repr) == sorted([(u, v), (v, u), (u,), ()], key=repr)
+    assert first.heard[-1] == 9
+    assert second.heard == [(v, u), 1]
+    assert not book.launches
