@@ -49,7 +49,7 @@ from .._wire.records.memory import COPY_IN
 from .forms import ASKS
 from .known import KnownCall, KnownCalls
 from .launching import AwaitedLaunches
-from .outgoing import STRETCH, Outgoing, number_of
+from .outgoing import AT_A_TIME, STRETCH, Outgoing, number_of
 from .phases import Definition, Phases, ask_in_phases, at_once
 from .plans import PlanRequest, Plans
 from .rehearsals import Rehearsals
@@ -765,7 +765,7 @@ class Library:
         await placed(self._device, flat((*arguments, *keywords.values())))
 
     async def _ask_all(self) -> list[CommandRequest]:
-        """Run the commands that were planned, and forget them. Returns them."""
+        """Run the commands that were planned, and forget them. Returns them; none of a long verb."""
         if len(self._requests) > 1 and number_of(self._requests) > STRETCH:  # to plan them was enough for one turn
             await trio.lowlevel.checkpoint()
         outgoing = self._outgoing()
@@ -774,20 +774,22 @@ class Library:
             await trio.lowlevel.checkpoint()
         while waiting:
             done = collections.deque(await self._ask_some(waiting, outgoing))
+            count = len(done)
             try:
                 while done:
                     done.popleft().take()
             finally:
                 for request in done:
                     request.drop()
+            self._rehearse(outgoing.forget_done(count))
             await self._made_more(outgoing, waiting)
         self._rehearse(outgoing.made)
-        return outgoing.made
+        return outgoing.made if outgoing.is_whole else []
 
     async def _made_more(self, outgoing: Outgoing, waiting: collections.deque[CommandRequest]) -> bool:
         """Make the next commands of a verb, and return whether there are any. Other tasks run between many."""
         while outgoing.more and len(waiting) < STRETCH:
-            waiting += outgoing.take(STRETCH - len(waiting))
+            waiting += outgoing.take(min(AT_A_TIME, STRETCH - len(waiting)))
             if outgoing.more:
                 # Whoever is cancelled here is told so when the commands are begun, where what is half done is marked.
                 await trio.lowlevel.cancel_shielded_checkpoint()
