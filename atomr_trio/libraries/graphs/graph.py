@@ -13,8 +13,7 @@ import contextlib
 import functools
 import inspect
 import itertools
-import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 import attrs
@@ -38,7 +37,7 @@ from ..._supervision.states import RequestState
 from ..._transfers.memory import overlap, pattern_of
 from ..._values.errors import DeviceError, InvalidArgument, RequestError, StaleKernel
 from ..._values.parameters import Dimensions
-from ..._values.shortage import host_limits
+from ..._values.shortage import host_limits, shortage_of
 from ..._values.util import Living, NoPublicConstructor, check_seconds, known
 from ..._wire.protocol import LANE_COMPUTE, Role, Verb
 from ..._wire.records.memory import BOX, COPY, FILL
@@ -47,7 +46,7 @@ from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
 from ..modules.module import Module
 from ..registered import RECORDED, RecorderLibraries
 from .calls import call_records, plans_of
-from .plan import BuiltGraph, GraphPlan, GraphStep, StepOrder, combined
+from .plan import FEW, BuiltGraph, GraphPlan, GraphStep, StepOrder, combined
 from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS
 from .repeated import RepeatedLaunch
 from .steps import Records
@@ -413,9 +412,8 @@ class Graph(metaclass=NoPublicConstructor):
             if launched is not None:
                 await launched.wait()
                 return
-        for _ in plan.find_order():
-            await trio.lowlevel.checkpoint()
-        await self._device.module_actor.mailbox.ask(self._request(hang_timeout, plan))
+        async with _described_ahead(plan, self._is_brought_by_changes):
+            await self._device.module_actor.mailbox.ask(self._request(hang_timeout, plan))
         self._learn(plan, self._launches.present_path())
 
     def launch_nowait(self, *, hang_timeout: float | None = None) -> None:
@@ -515,11 +513,21 @@ class Graph(metaclass=NoPublicConstructor):
             built = self._bring(generation, built, plan)
         return (built.ticket,) if built.ticket else ()
 
+    def _is_brought_by_changes(self, plan: GraphPlan) -> bool:
+        """Return whether the worker in service is told little for a launch by this plan."""
+        if len(plan) <= FEW:  # to look would cost as much as to describe it
+            return True
+        generation = self._device.serving
+        built = None if generation is None else generation.graphs.get(self._number)
+        if built is None or built.records is plan.records:
+            return built is not None
+        return built.keeps_order_of(plan) and plan.difference(built.records, LARGEST_UPDATE) is not None
+
     def _bring(self, generation: Generation, built: BuiltGraph | None, plan: GraphPlan) -> BuiltGraph:
         self._repeated = None  # the worker is about to launch by this plan, which may be an older one
         for block, role in plan.operands:
             generation.order.check_block(block, role, f"launch of {self!r}")
-        if built is not None and built.keeps_order_of(plan):
+        if built is not None and not plan.is_described and built.keeps_order_of(plan):
             changes = plan.difference(built.records, LARGEST_UPDATE)
             if changes is not None:
                 self._change(generation, built, plan, *changes)
@@ -533,7 +541,6 @@ class Graph(metaclass=NoPublicConstructor):
         built = BuiltGraph(plan)
         required = {ticket for module in plan.modules for ticket in module._require(generation)}
         self._require_chunks(generation, plan, required)
-        description = plan.take_description()
         owner = _Preparation(self, generation, built, request)
         payload = BUILD.struct.pack(self._number, generation.workspace_room)
         with (
@@ -544,13 +551,10 @@ class Graph(metaclass=NoPublicConstructor):
                 generation=generation.number,
                 operation="graph.build",
             ),
-            open(os.memfd_create("atomr-trio-graph", os.MFD_CLOEXEC), "wb") as file,
+            plan.take_description() as file,
         ):
-            descriptor = file.fileno()
-            file.writelines(description)
-            file.flush()
             command = generation.publish(
-                LANE_COMPUTE, BUILD, payload, (), owner, requires=required, descriptors=(descriptor,)
+                LANE_COMPUTE, BUILD, payload, (), owner, requires=required, descriptors=(file.fileno(),)
             )
         built.ticket = command.ticket
         generation.graphs[self._number] = built
@@ -720,8 +724,28 @@ async def capture(device: DeviceCore, record: Callable[[GraphRecorder], object])
         device.recording.remove(task)
         recorder._end()
     plan = recorder._finished()
-    for _ in plan.describe():
-        await trio.lowlevel.checkpoint()
-    request = _CaptureRequest(device, plan, recorder._recording)
-    graph: Graph = await device.module_actor.mailbox.ask(request)
-    return graph
+    async with _described_ahead(plan, lambda _: False):
+        request = _CaptureRequest(device, plan, recorder._recording)
+        graph: Graph = await device.module_actor.mailbox.ask(request)
+        return graph
+
+
+@contextlib.asynccontextmanager
+async def _described_ahead(plan: GraphPlan, is_needless: Callable[[GraphPlan], bool]) -> AsyncIterator[None]:
+    """Find the order of a plan and describe it, unless that is needless, and let other tasks run meanwhile.
+
+    Nothing is sent. Without room for it, the build tries again, and raises the error.
+    """
+    try:
+        for _ in plan.find_order():
+            await trio.lowlevel.checkpoint()
+        if not is_needless(plan):
+            try:
+                for _ in plan.describe():
+                    await trio.lowlevel.checkpoint()
+            except OSError as error:
+                if shortage_of(error) is None:
+                    raise
+        yield
+    finally:
+        plan.forget_description()  # another task's request may have built the graph, or this one was refused

@@ -5,11 +5,13 @@ A plan never changes: an update makes another one, which shares all but the step
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import operator
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, BinaryIO
 
 import attrs
 
@@ -22,6 +24,12 @@ from ..._wire.protocol import Role, Verb
 from ..modules.module import Module
 from .records import UPDATE, UPDATE_CALLS, encode_head
 from .steps import ROW, Records, Rows, rows_of, with_item
+
+_ROWS_AT_A_TIME = 8
+"""The number of rows that are written down between two turns of other tasks."""
+
+FEW = _ROWS_AT_A_TIME * ROW
+"""So many steps are described in one turn."""
 
 
 @attrs.define(eq=False)
@@ -115,7 +123,7 @@ class GraphPlan:
         self._count = count
         self._order = order
         self._preparing = StepOrder() if order is None else order
-        self._described: list[bytes] | None = None
+        self._described: BinaryIO | None = None
 
     @classmethod
     def of(cls, steps: Sequence[GraphStep], modules: Iterable[Module], order: StepOrder) -> GraphPlan:
@@ -163,23 +171,48 @@ class GraphPlan:
         return self.order.operands
 
     def describe(self) -> Iterator[None]:
-        """Write the plan down as a worker is told it, unless that was done, some hundred steps at a time."""
+        """Write the plan down as a worker is told it, unless that was done, about a thousand steps at a time.
+
+        Raises `OSError` if there is no room for the file that it is written to.
+        """
         yield from self.find_order()
         if self._described is None:
-            found: list[bytes] = []
-            for first, row in enumerate(self.records):
-                heads = self.order.heads[first * ROW : (first + 1) * ROW]
-                contents = [each.content for each in row]
-                found.append(b"".join(itertools.chain.from_iterable(zip(heads, contents, strict=True))))
-                yield
-            self._described = found
+            heads = self.order.heads
+            with contextlib.ExitStack() as undo:
+                file = undo.enter_context(open(os.memfd_create("atomr-trio-graph", os.MFD_CLOEXEC), "wb"))
+                for first, row in enumerate(self.records):
+                    contents = [each.content for each in row]
+                    steps = zip(heads[first * ROW : (first + 1) * ROW], contents, strict=True)
+                    file.write(b"".join(itertools.chain.from_iterable(steps)))
+                    if first % _ROWS_AT_A_TIME == _ROWS_AT_A_TIME - 1:
+                        yield
+                file.flush()
+                undo.pop_all()
+            self.forget_description()  # another task may have finished one meanwhile
+            self._described = file
 
-    def take_description(self) -> list[bytes]:
-        """Return the pieces of the description, which is not kept: a plan is seldom described twice."""
+    @property
+    def is_described(self) -> bool:
+        """True if a description is ready."""
+        return self._described is not None
+
+    def take_description(self) -> BinaryIO:
+        """Return the file of the description, which the caller closes.
+
+        It is not kept: a plan is seldom described twice.
+
+        Raises `OSError` as `describe` does.
+        """
         for _ in self.describe():
             """All of it at once."""
         described, self._described = known(self._described, "it was made"), None
         return described
+
+    def forget_description(self) -> None:
+        """Close the description that is ready, if there is one."""
+        described, self._described = self._described, None
+        if described is not None:
+            described.close()
 
     @property
     def plans(self) -> tuple[PlanKind, ...]:

@@ -33,7 +33,7 @@ from atomr_trio import (
 from atomr_trio._device.device import core_of
 from atomr_trio._wire.records.memory import COPY, COPY_IN, FILL, MEMORY
 from atomr_trio._wire.records.module import LAUNCH, MODULE
-from atomr_trio.libraries.graphs import graph as graph_actor, repeated
+from atomr_trio.libraries.graphs import graph as graph_actor, plan as plan_module, repeated
 from atomr_trio.libraries.graphs.records import GRAPH, Step, capturable, decode_steps, encode_steps
 from atomr_trio.testing import inject
 from support import set_constant
@@ -842,13 +842,13 @@ async def test_a_process_without_descriptors_is_told_so_and_the_device_goes_on(o
             await x.to_host()
             record, _ = recording(lambda r: r.fill(x, 1))
             with monkeypatch.context() as patch:
-                patch.setattr(graph_actor.os, "memfd_create", refuse)
+                patch.setattr(plan_module.os, "memfd_create", refuse)
                 with pytest.raises(OutOfHostMemory, match="no file descriptor is left: RLIMIT_NOFILE"):
                     await dev.capture(record)
             graph = await dev.capture(record)
             clone = graph.clone()
             with monkeypatch.context() as patch:
-                patch.setattr(graph_actor.os, "memfd_create", refuse)
+                patch.setattr(plan_module.os, "memfd_create", refuse)
                 clone._warm(standby)
             assert graph._number in standby.graphs
             assert clone._number not in standby.graphs
@@ -1072,3 +1072,30 @@ def test_only_what_may_take_long_holds_a_lane():
         "set_arguments": "enqueues",
         "destroy": "blocks",
     }
+
+
+async def test_a_large_graph_is_described_before_a_launch_that_builds_it(open_test_device, monkeypatch):
+    set_constant(monkeypatch, graph_actor, "FEW", 4)
+    set_constant(monkeypatch, graph_actor, "LARGEST_UPDATE", 150)
+    async with open_test_device() as dev:
+        x, y = dev.zeros(4, np.int32), dev.zeros(4, np.int32)
+        graph = await dev.capture(lambda r: [r.fill(x, 1) for _ in range(8)])
+        for node in graph.nodes:
+            graph.update(node, y if node.index % 2 else x, 2)
+        described = []
+        build = graph_actor.Graph._build
+
+        def note(self: Any, generation: Any, plan: Any, *more: Any) -> Any:
+            described.append(plan.is_described)
+            return build(self, generation, plan, *more)
+
+        monkeypatch.setattr(graph_actor.Graph, "_build", note)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await graph.launch()
+        assert not graph._plan.is_described
+        assert described == []
+        await graph.launch()
+        assert described == [True]
+        assert not graph._plan.is_described
+        assert (await x.to_host()).tolist() == (await y.to_host()).tolist() == [2] * 4
