@@ -310,7 +310,7 @@ class Collective(Request):
         assert self.epoch is not None
         self.epoch.collective_over(self)
         if self.spoiled is None and self._task is None and self.state is RequestState.STARTED:
-            self.state = RequestState.SETTLED  # as `finish` does it, and nobody asks
+            self.state: RequestState = RequestState.SETTLED  # as `finish` does it, and nobody asks
             self.ended(delivered=True)
             return True
         if self.open:
