@@ -278,7 +278,6 @@ async def test_a_repetition_raises_what_the_first_call_raises(dev: Device) -> No
         await getattr(dev.solver, verb)(array)
 
 
-@pytest.mark.sim_only
 async def test_answers_that_are_those_of_last_time_and_others_are_told_apart(dev: Device) -> None:
     """What passed is not judged again, and whatever differs from it is, awaited and in a batch."""
     good = numbers()["p"]
@@ -297,6 +296,7 @@ async def test_answers_that_are_those_of_last_time_and_others_are_told_apart(dev
             assert np.allclose(await out.to_host(), np.linalg.cholesky(contents[name]), equal_nan=True)
 
 
+@pytest.mark.sim_only
 async def test_a_call_that_is_refused_in_the_middle_is_named_and_what_stands_behind_it_is_not_made(dev: Device) -> None:
     arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
     await dev.solver.solve(arrays["a"], arrays["b"])
