@@ -84,7 +84,8 @@ class Settler:
         written is torn already."""
         self._looked_for = False
         self._others = False
-        """True if other commands may be unfinished than that of the caller who polls."""
+        """True if other commands may be unfinished than that of the caller who polls. There were none when it began,
+        since the settler was idle; and whoever sends one meanwhile calls `wake`, or asks `begin_looking` in vain."""
         self._sleeping = False
         """True while `run` blocks on the descriptor."""
         self.over: bool = False

@@ -262,8 +262,8 @@ async def sums(devices: atomr_trio.Devices, plan: Plan, backend: Backend, table:
     """The sums, by us and by plain NCCL.
 
     How long a sum of some megabytes takes depends on where the arrays and NCCL's own memory lie: plain NCCL differs by
-    4 % from one pair of processes to the next, and not at all from one turn to the next. So there are some rounds, each
-    with another world and other processes.
+    up to 4 % from one pair of processes to the next, and by less than 1 % from one turn to the next. So there are some
+    rounds, each with another world and other processes.
     """
     print(f"{HEADER}  {'GB/s':>9}  {'of ours':>7}")
     values: dict[tuple[str, str], list[float]] = {}
