@@ -213,16 +213,26 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         Raises as `Graph.launch` does, and as `launch`.
         """
-        repeated: RepeatedLaunch | None = getattr(graph, "_repeated", None)
-        launcher: Any = None if repeated is None else self._launchers.get(repeated._key)
-        if launcher is not None and launcher(repeated, (graph, graph._plan), self._short_launches):
-            self._sender.launched = True
+        if self._launches_again(graph):
             return
         self._sender.check()
         own(self._sender.device, graph, Graph, "launch_graph takes a graph")
+        path = self._sender.path if self._sender.lane == LANE_COMPUTE else None
+        if path is not None:
+            graph._catch_up(path)
+            if self._launches_again(graph):
+                return
         self._sender.send(graph._request(None))
-        if self._sender.lane == LANE_COMPUTE:
-            graph._learn(graph._plan, self._sender.path)
+        graph._learn(graph._plan, path)
+
+    def _launches_again(self, graph: Graph) -> bool:
+        """Launch a graph by the short way, if it has one now."""
+        repeated: RepeatedLaunch | None = getattr(graph, "_repeated", None)
+        launcher: Any = None if repeated is None else self._launchers.get(repeated._key)
+        if launcher is None or not launcher(repeated, (graph, graph._plan), self._short_launches):
+            return False
+        self._sender.launched = True
+        return True
 
     @trio.lowlevel.enable_ki_protection
     def fill(self, array: DeviceArray, value: complex | np.generic) -> None:

@@ -48,7 +48,7 @@ from ..registered import RECORDED, RecorderLibraries
 from .calls import call_records, plans_of
 from .plan import FEW, BuiltGraph, GraphPlan, GraphStep, StepOrder, combined
 from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS
-from .repeated import RepeatedLaunch
+from .repeated import MOST_CHANGES, RepeatedLaunch
 from .steps import Records
 
 if TYPE_CHECKING:
@@ -426,15 +426,16 @@ class Graph(metaclass=NoPublicConstructor):
         Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
-        plan, repeated = self._plan, self._repeated
-        if repeated is not None and hang_timeout is None:
+        plan, path = self._plan, self._launches.present_unheard_path()
+        if hang_timeout is None and path is not None:
             self._device.check_running()
-            if self._launches.begin_unheard(repeated, (self, plan)):
+            self._catch_up(path)
+            if self._repeated is not None and self._launches.begin_unheard(self._repeated, (self, plan)):
                 return
         request = self._request(hang_timeout)
         self._device.check_running()
         self._device.module_actor.begin_nowait(request, self._device.current)
-        self._learn(plan, self._launches.present_unheard_path())
+        self._learn(plan, path)
 
     def update(self, node: GraphNode, *arguments: object, **keywords: object) -> None:
         """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.
@@ -489,8 +490,31 @@ class Graph(metaclass=NoPublicConstructor):
         if path is None or built is None or plan is not self._plan or built.records is not plan.records or built.ticket:
             return
         if self._repeated is None or self._repeated.changes:
-            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan)
+            self._repeated = RepeatedLaunch(self._number, _operation_of(plan), plan, plan.records)
         path.learn_graph(self._repeated)
+
+    def _catch_up(self, path: LaunchPath) -> None:
+        """Prepare the short way for the next launch, if the worker has the graph but for a few changes of numbers.
+
+        Nothing is settled within a batch. So after one update that goes the general way all would, until its end.
+        """
+        plan, repeated, generation = self._plan, self._repeated, path.generation
+        built = generation.graphs.get(self._number)
+        if built is None or built.ticket or (repeated is not None and repeated._key in path.launchers):
+            return
+        if repeated is None:
+            if not plan.has_order(built.ancestors):
+                return
+            repeated = RepeatedLaunch(self._number, _operation_of(plan), plan, built.records)
+            changes = list(itertools.islice(plan.changes_of(built.records), MOST_CHANGES + 1))
+            if len(changes) > MOST_CHANGES or not all(repeated.note(number, records) for number, records in changes):
+                return
+        elif not repeated.follows(built):
+            return
+        for module in plan.modules:
+            module._check_usable(generation, repeated.operation, plan.operands)
+        self._repeated = repeated
+        path.learn_graph(repeated)
 
     def _change_failed(self, generation: Generation, built: BuiltGraph) -> None:
         """Let the next launch build the graph: nobody knows what arguments it has in the worker."""

@@ -147,6 +147,10 @@ class GraphPlan:
         """Return whether the order, and the access to each block, are known to be those of a plan before."""
         return self._order is not None and self._order is before._order
 
+    def has_order(self, ancestors: list[int]) -> bool:
+        """Return whether its order is known to be this one, and so each step accesses the same blocks."""
+        return self._order is not None and self._order.ancestors is ancestors
+
     @property
     def order(self) -> StepOrder:
         """The order of its steps."""
@@ -219,25 +223,31 @@ class GraphPlan:
         """The plans of libraries that its steps execute."""
         return tuple(kind for row in self.records for each in row for kind in each.plans)
 
+    def changes_of(self, known: Rows[Records]) -> Iterator[tuple[int, Records]]:
+        """Return the steps that differ from other records of them, each with its number.
+
+        Rows that no update has touched are the same objects, and are skipped.
+        """
+        for first, (row, old_row) in enumerate(zip(self.records, known, strict=True)):
+            if row is not old_row:
+                for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * ROW):
+                    if records is not old:
+                        yield number, records
+
     def difference(self, known: Rows[Records], most: int) -> tuple[Verb, bytes] | None:
         """Return the verb and the changes for a worker that has the steps with other records.
 
-        Returns None for more bytes than `most`. The edges stay. Rows that no update has touched are the same objects,
-        and are skipped.
+        Returns None for more bytes than `most`. The edges stay.
         """
         parts: list[bytes] = []
         size = 0
         verb = UPDATE
-        for first, (row, old_row) in enumerate(zip(self.records, known, strict=True)):
-            if row is old_row:
-                continue
-            for number, (records, old) in enumerate(zip(row, old_row, strict=True), first * ROW):
-                if records is not old:
-                    parts += (encode_head(number, (), records.count), records.content)
-                    verb = UPDATE_CALLS if records.has_calls else verb
-                    size += len(parts[-1]) + len(parts[-2])
-                    if size > most:
-                        return None
+        for number, records in self.changes_of(known):
+            parts += (encode_head(number, (), records.count), records.content)
+            verb = UPDATE_CALLS if records.has_calls else verb
+            size += len(parts[-1]) + len(parts[-2])
+            if size > most:
+                return None
         return verb, b"".join(parts)
 
     def check_freed(self) -> None:

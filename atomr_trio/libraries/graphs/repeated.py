@@ -105,7 +105,7 @@ class RepeatedLaunch:
 
     _engine: ClassVar[str] = LAUNCH_GRAPH.engine
 
-    def __init__(self, number: int, operation: str, plan: GraphPlan) -> None:
+    def __init__(self, number: int, operation: str, plan: GraphPlan, records: Rows[Records]) -> None:
         operands = plan.operands
         self.kind: CallKind = _KIND
         self.operation: str = operation
@@ -113,7 +113,7 @@ class RepeatedLaunch:
         self._modules: Sequence[Module] = plan.modules
         self._number = number
         self._nodes: dict[int, _Change] = {}
-        self._known: Rows[Records] = plan.records
+        self._known: Rows[Records] = records
         """The records of the graph's steps in the worker."""
         self.changes: dict[int, bytes] = {}
         """The parameter blocks, in whole words, of the steps that were updated since."""
@@ -134,6 +134,10 @@ class RepeatedLaunch:
         self.changes[step] = records.launch[LAUNCH.struct.size :].ljust(WORD.size * words, b"\0")
         return True
 
+    def follows(self, built: BuiltGraph) -> bool:
+        """Return whether the worker has the graph as it was before the changes, and nothing of it may still fail."""
+        return not built.ticket and built.records is self._known
+
     def bring(self, path: LaunchPath, given: tuple[object, ...]) -> bool:
         """Send the changes, ahead of a launch of the graph and the plan in `given`.
 
@@ -143,7 +147,7 @@ class RepeatedLaunch:
         plan: GraphPlan = given[1]  # type: ignore[assignment]
         generation, changes = path.generation, self.changes
         built: BuiltGraph | None = generation.graphs.get(self._number)
-        if built is None or built.ticket or built.records is not self._known or len(changes) > MOST_CHANGES:
+        if built is None or not self.follows(built) or len(changes) > MOST_CHANGES:
             return False
         if not path.has_room(len(changes) + 1):
             return False

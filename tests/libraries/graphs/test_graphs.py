@@ -819,11 +819,12 @@ async def test_what_follows_an_update_that_failed_does_not_run_either(dev, sent)
     x, y = dev.zeros(N, np.int32), dev.zeros(N, np.int32)
     record, nodes = recording(lambda r: r.launch(add, 1, N, x, 1), lambda r: r.launch(add, 1, N, y, 1))
     graph = await dev.capture(record)
+    # With limits of their own the launches go the general way.
     inject(dev, "cuGraphExecKernelNodeSetParams", atomr_trio.testing.ReturnStatus(801))
     graph.update(nodes[0], x, 5)
-    graph.launch_nowait()
+    graph.launch_nowait(hang_timeout=DEADLINE)
     graph.update(nodes[1], y, 5)
-    graph.launch_nowait()
+    graph.launch_nowait(hang_timeout=DEADLINE)
     assert await values(x) == await values(y) == [0] * N
     await graph.launch()
     assert await values(x) == await values(y) == [5] * N
