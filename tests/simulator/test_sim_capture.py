@@ -131,6 +131,40 @@ def elsewhere(work: Callable[[], object]) -> Any:
 # --- what is captured -------------------------------------------------------------------------------------------------
 
 
+def test_a_graph_tells_its_nodes_their_kinds_and_its_edges(functions):
+    add, _ = functions
+    x = zeros()
+    graph = captured(
+        lambda on: driver.cuMemsetD32Async(x, 2, N, on),
+        lambda on: launch(add, x, 3, on),
+        lambda on: launch(add, x, 4, on),
+    )
+    count, kind = c_size_t(), c_int()
+    driver.cuGraphGetNodes(graph, None, byref(count))
+    assert count.value == 3
+    count.value, nodes = 5, (c_void_p * 5)(*[1] * 5)
+    driver.cuGraphGetNodes(graph, nodes, byref(count))
+    assert count.value == 3
+    assert nodes[3:] == [None] * 2
+    kinds = [driver.cuGraphNodeGetType(node, byref(kind)) or kind.value for node in nodes[:3]]
+    assert [driver.CUgraphNodeType(each).name.rsplit("_", 1)[1] for each in kinds] == ["MEMSET", "KERNEL", "KERNEL"]
+    driver.cuGraphGetEdges(graph, None, None, byref(count))
+    assert count.value == 2
+    before, after = (c_void_p * 2)(), (c_void_p * 2)()
+    driver.cuGraphGetEdges(graph, before, after, byref(count))
+    assert list(zip(before, after, strict=True)) == [(nodes[0], nodes[1]), (nodes[1], nodes[2])]
+    count.value = 1
+    driver.cuGraphGetNodes(graph, nodes, byref(count))
+    assert (count.value, nodes[0]) == (1, before[0])
+    for refused in (
+        driver.cuGraphGetNodes.status(graph, nodes, None),
+        driver.cuGraphGetEdges.status(graph, before, None, byref(count)),
+        driver.cuGraphNodeGetType.status(graph, byref(kind)),
+    ):
+        assert refused == R.CUDA_ERROR_INVALID_VALUE
+    driver.cuGraphDestroy(graph)
+
+
 def test_work_is_kept_in_order_and_runs_with_each_launch_of_the_graph(functions):
     add, scale = functions
     x, y = zeros(), zeros()

@@ -47,6 +47,8 @@ class StubEngine:
         self.services = services
         self.seen: list[tuple[str, int]] = []
         self.meanwhile: Any = None
+        self.module: Any = None
+        """The module of a kernel that does nothing."""
         self.calls = {SET.number: self._set, WAIT.number: self._set}
 
     def prepare_capture(self, verb: int, payload: bytes, lane: Any, allowed: int, *, launches: bool = True) -> None:
@@ -67,6 +69,11 @@ class StubEngine:
             self.meanwhile()
         if value == FORBIDDEN:
             driver.cuStreamSynchronize(lane.stream)
+        for _ in range(value - KERNELS if value >= KERNELS else 0):
+            kernel = sim_process.function(self.module, "nothing")
+            assert sim_process.launch(kernel, lane.stream) == 0
+        if value >= KERNELS:
+            return
         lane.weigh(command.ticket, 3)
         with lane.calling:
             driver.cuMemsetD32Async(address, value, N, lane.stream)
@@ -79,6 +86,8 @@ class StubEngine:
 
 
 BROKEN, FORBIDDEN, MEANWHILE = 77, 78, 79
+KERNELS = 1000
+"""This and more launch a kernel so many times less a thousand, and set nothing."""
 
 
 @pytest.fixture
@@ -143,6 +152,28 @@ class Graphs:
 
 def step(number: int, address: int, value: int, *after: int) -> Step:
     return Step(number, after, ((SET, SET.struct.pack(address, value)),))
+
+
+@pytest.mark.parametrize(
+    ("values", "entries"),
+    [
+        ([KERNELS + 1] * 20, 1),
+        ([KERNELS + 3] * 20, 1),
+        ([5] * 20, 1 + 2 * 20),
+        ([KERNELS + 1, 5, KERNELS + 2, 5], 1 + 2 * 2),
+    ],
+    ids=["a kernel each", "three kernels each", "a fill each", "both"],
+)
+def test_what_the_calls_of_a_graph_put_into_it_counts_as_other_nodes_do(services, values, entries):
+    services.engines[STUB.number].module = sim_process.load('extern "C" __global__ void nothing() { }')
+    graphs, x = Graphs(services), sim_process.allocate(4096)
+    steps = [step(number, x, value, *range(max(0, number - 1), number)) for number, value in enumerate(values)]
+    graphs.do(BUILD, content=encode_steps(steps))
+    weighed: list[int] = []
+    graphs.lane.weigh = lambda ticket, count: weighed.append(count)
+    graphs.run()
+    assert weighed == [entries]
+    graphs.do(DESTROY)
 
 
 def words(address: int) -> list[int]:

@@ -271,6 +271,39 @@ def _add_dependencies(process: Process, handle: int | None, before: Any, after: 
         later.before.append(earlier)
 
 
+# What a graph consists of.
+
+
+def _give_all(found: Sequence[Any], result: Any, count: Any) -> None:
+    """Give as many of these as there is room for; the rest of the room is empty."""
+    for at in range(count[0] if result else 0):
+        result[at] = found[at] if at < len(found) else None
+
+
+@entry(driver.cuGraphGetNodes)
+def _get_nodes(process: Process, handle: int | None, nodes: Any, count: Any) -> None:
+    require(count)
+    found = list(_graph(process, handle).nodes)
+    _give_all(found, nodes, count)
+    count[0] = min(count[0], len(found)) if nodes else len(found)
+
+
+@entry(driver.cuGraphGetEdges)
+def _get_edges(process: Process, handle: int | None, before: Any, after: Any, count: Any) -> None:
+    require(count and bool(before) == bool(after))
+    numbers = {node: number for number, node in _graph(process, handle).nodes.items()}
+    edges = [(numbers[earlier], number) for node, number in numbers.items() for earlier in node.before]
+    _give_all([earlier for earlier, _ in edges], before, count)
+    _give_all([later for _, later in edges], after, count)
+    count[0] = min(count[0], len(edges)) if before else len(edges)
+
+
+@entry(driver.cuGraphNodeGetType)
+def _node_type(process: Process, handle: int | None, kind: Any) -> None:
+    require(kind)
+    give(kind, process.handles.get(handle, Node, INVALID_VALUE).task.kind)
+
+
 def _child(process: Process, handle: int | None) -> Task:
     """Return the task that is a copy of a graph as it is now."""
     graph = _graph(process, handle)
