@@ -162,7 +162,6 @@ class BatchSender:
             await self.device.changed.wait()
             generation = await self.device.running_generation()
         self.generation = generation
-        self._copies = BatchCopies(self.device, generation, self.slots)
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
                 self.path, self._end_path = self.device.part(BatchPaths).of(generation)
@@ -189,8 +188,21 @@ class BatchSender:
 
     @trio.lowlevel.enable_ki_protection
     async def flush(self) -> None:
-        """Wait for everything that was sent; see `Batch.flush`."""
+        """Wait for everything that was sent, and until there is room for more; see `Batch.flush`."""
         generation = self.check()
+        await self._hear_all(generation)
+        lanes = {self.lane, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT}
+        while generation.loss is None and not all(generation.admission.has_room_for_batch(lane, 1) for lane in lanes):
+            await generation.admission.wait_room(None)  # others use the lanes as well
+        self._raise_errors()
+
+    @trio.lowlevel.enable_ki_protection
+    async def finish(self) -> None:
+        """Wait for everything that was sent. Raises as `flush` does."""
+        await self._hear_all(self.check())
+        self._raise_errors()
+
+    async def _hear_all(self, generation: Generation) -> None:
         # A flush that was cancelled has left an end behind, which another one waits for too.
         pending = self.launched or (self._end is not None and not self._end.over)
         end = AwaitedEnd.sent(self._end_path) if pending and self._end_path is not None else None
@@ -216,15 +228,15 @@ class BatchSender:
             if held >= THREAD_BYTES:
                 held = 0
                 await trio.lowlevel.checkpoint()
-        lanes = {self.lane, LANE_COMPUTE, LANE_COPY_IN, LANE_COPY_OUT}
-        while generation.loss is None and not all(generation.admission.has_room_for_batch(lane, 1) for lane in lanes):
-            await generation.admission.wait_room(None)  # others use the lanes as well
-        errors = list(self._errors)
-        self._errors.clear()
-        if errors:
-            for other in errors[1:4]:
-                errors[0].add_note(f"and: {other}")
-            raise errors[0]
+
+    def _raise_errors(self) -> None:
+        """Raise the first error, if there are any, and forget them all."""
+        if self._errors:
+            first, *others = self._errors
+            self._errors.clear()
+            for other in others[:3]:
+                first.add_note(f"and: {other}")
+            raise first
 
     async def _hear_end(self, end: AwaitedEnd) -> None:
         try:
@@ -324,7 +336,10 @@ class BatchSender:
 
         The caller has called `check`.
         """
-        copies, requests = self._copies or known(self._copies, "a batch that takes calls was entered"), self._requests
+        copies, requests = self._copies, self._requests
+        if copies is None:
+            generation = known(self.generation, "a batch that takes calls was entered")
+            copies = self._copies = BatchCopies(self.device, generation, self.slots)
         if requests and requests[0].answered:
             self.hear_answered()
         copy = copies.plan(array, host, way)

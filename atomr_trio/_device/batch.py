@@ -106,7 +106,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
         self._sender.device.home.check_task()
         try:
             if error is None:
-                await self._sender.flush()
+                await self._sender.finish()
         finally:
             self._lane_held._batches -= 1
             self._libraries.clear()

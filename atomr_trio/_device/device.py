@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, SupportsIndex, final
 
@@ -41,8 +42,17 @@ if TYPE_CHECKING:
     from ..libraries.graphs.graph import Graph, GraphRecorder
     from .batch import Batch
 
+
 RESTARTER = "the caller of restart()"
 """The reporter of a deliberate restart."""
+
+
+@functools.cache
+def _batch_class() -> type[Batch]:
+    """Return the class of batches, which most programs import only with their first one."""
+    from .batch import Batch
+
+    return Batch
 
 
 @final
@@ -462,9 +472,7 @@ class Device(DeviceLibraries, metaclass=NoPublicConstructor):
 
         Raises `InvalidArgument` for a lane of another device, or one that was closed.
         """
-        from .batch import Batch
-
-        return Batch._create(self._core, self._core.part(Lanes).chosen(lane))
+        return _batch_class()._create(self._core, self._core.part(Lanes).chosen(lane))
 
     def lane(self, *, priority: int = 0, ordered: bool = True) -> Lane:
         """Return a new lane: `async with dev.lane() as lane: await kernel.launch(..., lane=lane)`.

@@ -55,6 +55,12 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {
 """The module of each public name."""
 
 
+@functools.cache
+def _verbs(folder: str) -> Any:
+    """Return the module of a library's verbs."""
+    return importlib.import_module(f".{folder}.verbs", __package__)
+
+
 class DeviceLibraries:
     """The properties of `Device` for the libraries."""
 
@@ -106,8 +112,7 @@ class BatchLibraries:
         self._libraries: dict[str, Any] = {}
 
     def _make(self, folder: str, form: str) -> Any:
-        verbs = importlib.import_module(f".{folder}.verbs", __package__)
-        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
+        library = self._libraries[folder] = getattr(_verbs(folder), form)(*self._library_arguments)
         return library
 
     @property
@@ -151,8 +156,7 @@ class RecorderLibraries:
         self._libraries: dict[str, Any] = {}
 
     def _make(self, folder: str, form: str) -> Any:
-        verbs = importlib.import_module(f".{folder}.verbs", __package__)
-        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
+        library = self._libraries[folder] = getattr(_verbs(folder), form)(*self._library_arguments)
         return library
 
     @property

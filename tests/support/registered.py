@@ -45,6 +45,12 @@ HOMES: Final[dict[str, tuple[str, ...]]] = {{{homes}}}
 """The module of each public name."""
 
 
+@functools.cache
+def _verbs(folder: str) -> Any:
+    """Return the module of a library's verbs."""
+    return importlib.import_module(f".{{folder}}.verbs", __package__)
+
+
 class DeviceLibraries:
     """The properties of `Device` for the libraries."""
 
@@ -70,8 +76,7 @@ class BatchLibraries:
         self._libraries: dict[str, Any] = {}
 
     def _make(self, folder: str, form: str) -> Any:
-        verbs = importlib.import_module(f".{folder}.verbs", __package__)
-        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
+        library = self._libraries[folder] = getattr(_verbs(folder), form)(*self._library_arguments)
         return library
 '''
 BATCH_PROPERTY = '''
@@ -93,8 +98,7 @@ class RecorderLibraries:
         self._libraries: dict[str, Any] = {}
 
     def _make(self, folder: str, form: str) -> Any:
-        verbs = importlib.import_module(f".{folder}.verbs", __package__)
-        library = self._libraries[folder] = getattr(verbs, form)(*self._library_arguments)
+        library = self._libraries[folder] = getattr(_verbs(folder), form)(*self._library_arguments)
         return library
 '''
 RECORDER_PROPERTY = '''
