@@ -101,6 +101,7 @@ class AwaitedEnd(AwaitedLaunch):
             elif not settler.over and path.sender.words[path.counter] >= self._ticket:
                 settler.settle_finished()
         if not self._done:
-            await self._wait_settled()
+            self._task = trio.lowlevel.current_task()
+            await trio.lowlevel.wait_task_rescheduled(self._abort)
         if self._error is not None:
             raise self._error

@@ -417,19 +417,14 @@ class AwaitedLaunch:
                     await settler.look(path.counter, path.book.issued)
                 finally:
                     settler.end_looking(self)
-            else:
-                await trio.lowlevel.checkpoint_if_cancelled()
             if not self._done:
-                await self._wait_settled()
+                self._task = trio.lowlevel.current_task()
+                await trio.lowlevel.wait_task_rescheduled(self._abort)  # a caller who is cancelled leaves at once
         except BaseException:
             self._abandoned = not self._done
             raise
         if self._error is not None:
             raise self._error
-
-    async def _wait_settled(self) -> None:
-        self._task = trio.lowlevel.current_task()
-        await trio.lowlevel.wait_task_rescheduled(self._abort)
 
     def _abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
         self._task = None
