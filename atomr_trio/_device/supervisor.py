@@ -39,6 +39,10 @@ log = logging.getLogger("atomr_trio.device")
 _HURRY_SECONDS = 1.0
 """A new standby waits so long at most while its start would hold up something else."""
 
+_AFTERMATH_SECONDS = 5e-3
+"""So long after the reap this process lets go of what it shared with a lost worker. That takes a third of a
+millisecond, in which the first results of the next worker would wait."""
+
 
 class GroupWatch(Protocol):
     """The supervision of the group that a device belongs to. It may end the device for the sake of the others."""
@@ -264,14 +268,17 @@ class Supervisor:
         core = self.core
         await reap(generation.process)
         await generation.output.rest()
-        generation.close()
         generation.arena.end_quarantine(generation.number)
         for slot in slots:
             slot.release()
-        core.dying.discard(generation)
         self._announce_reaped(generation, noticed)
         if core.current is not None:
             core.current.admission.wake()
+        core.announce()
+        with RealTimer(_AFTERMATH_SECONDS) as timer:
+            await timer.tick()
+        generation.close()
+        core.dying.discard(generation)
         core.announce()
 
     @trio.lowlevel.enable_ki_protection

@@ -301,7 +301,7 @@ async def test_the_staging_slots_of_the_lost_worker_are_not_given_away_before_it
     )
     held_reap.allowed.set()
     await until(lambda: core_of(dev).part(Transfers).staging.idle)
-    assert not core_of(dev).dying
+    await until(lambda: not core_of(dev).dying)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
