@@ -9,6 +9,7 @@ an area needs only a pointer.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from .._values.errors import InvalidArgument
 from .._values.util import known
 from .._wire.protocol import CELL
 from .pinned import PinnedArea, PinnedMemory
-from .staging import LARGE_SLOT, Slot, StagingPool
+from .staging import LARGE_SLOT, SKEW, Slot, StagingPool
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,6 +40,8 @@ class BatchArea:
     def __init__(self, pool: StagingPool, area: PinnedArea, memory: npt.NDArray[np.uint8]) -> None:
         self.area: PinnedArea = area
         self.bytes: npt.NDArray[np.uint8] = memory
+        self.map: mmap.mmap = area.map
+        self.view: memoryview[int] = memory.data
         self.closed: bool = False
         self.user: BatchSlots | None = None
         """The batch that cuts slots from it."""
@@ -49,7 +52,7 @@ class BatchArea:
 
     def cut(self, size: int) -> Slot | None:
         """Return a slot of `size` bytes behind those that were cut before; None if there is no room."""
-        begin = self._end
+        begin = self._end or min(SKEW, max(0, self.area.size - size))
         if begin + size > self.area.size:
             return None
         self._end = begin + -(-size // CELL) * CELL
@@ -131,14 +134,14 @@ class BatchAreas:
 
 def _close_in_thread(area: BatchArea) -> None:
     area.closed = True
-    del area.bytes
+    del area.bytes, area.map, area.view
     area.area.close_in_thread()
 
 
 def _close(area: BatchArea) -> None:
     area.closed = True
     area.area.close()
-    del area.bytes  # the map goes with its last view
+    del area.bytes, area.map, area.view  # the map goes with its last view
 
 
 class BatchSlots:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import collections
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import numpy.typing as npt
 import trio
 
@@ -19,7 +18,7 @@ from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
 from .._wire.protocol import BATCH_LIMIT
-from .copy_plan import BYTES, PINNED_PIECE, Way, _Plan
+from .copy_plan import PINNED_PIECE, Way, _Plan
 from .memory import tear
 from .pinned import PinnedArea
 from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, Form, bytes_of, pieces_of
@@ -93,7 +92,7 @@ class BatchCopy:
             area, offset = self._pinned
             self._send((address, offset, size), None, self.path.form_of_area(area))
         elif self.count == 1:
-            self._send_through(acquire(size), host.ravel().view(BYTES), address)
+            self._send_through(acquire(size), host, address)
         else:
             memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
             unused = self._acquire_all(acquire, [length for _, length in pieces])
@@ -110,10 +109,10 @@ class BatchCopy:
             return slots.popleft()[1]
         return None
 
-    def _send_through(self, slot: Slot, memory: npt.NDArray[np.uint8], address: int) -> None:
+    def _send_through(self, slot: Slot, memory: npt.NDArray[Any], address: int) -> None:
         if self.path.incoming:
             slot.load(memory)
-        self._send((address, slot.place, len(memory)), slot)
+        self._send((address, slot.place, memory.nbytes), slot)
 
     def _send(self, words: tuple[int, int, int], slot: Slot | None, form: Form | None = None) -> None:
         path, array = self.path, self._array
@@ -159,8 +158,11 @@ class BatchCopy:
 
     def _store(self, number: int, slot: Slot) -> None:
         """Copy the bytes of a command to the host's array."""
-        begin = number * SHORT_PIECE
-        slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
+        part = self._host
+        if self.count > 1:
+            begin = number * SHORT_PIECE
+            part = bytes_of(part)[begin : begin + SHORT_PIECE]
+        slot.store(part)
 
     def drop(self) -> None:
         """Drop the outcome: the batch leaves before it has taken it."""

@@ -49,6 +49,11 @@ class PinnedArea:
         self.forms: dict[int, Form] = {}
         """The forms of the records of its copies, by their lanes; see ``short_copies.py``."""
 
+    @property
+    def map(self) -> mmap.mmap:
+        """The mapping, until `close`."""
+        return self._mapped[0]
+
     def __repr__(self) -> str:
         return f"<PinnedArea {self.number}: {self.address:#x}+{self.size:#x}>"
 

@@ -386,7 +386,7 @@ class ShortCopy:
         elif self._count == 1:
             slot = self._slots[0]
             if incoming:
-                slot.load(bytes_of(host))
+                slot.load(host)
             self._send((address, slot.place, whole))
         else:
             memory = bytes_of(host)
@@ -397,12 +397,12 @@ class ShortCopy:
 
     def _take(self, number: int, slot: Slot) -> int:
         """Copy the bytes of a command from its slot, and return how many they are."""
-        part = bytes_of(self._host)
+        part = self._host
         if self._count > 1:
             begin = number * SHORT_PIECE
-            part = part[begin : begin + SHORT_PIECE]
+            part = bytes_of(part)[begin : begin + SHORT_PIECE]
         slot.store(part)
-        return len(part)
+        return part.nbytes
 
     def _send(self, words: tuple[int, int, int], form: Form | None = None) -> None:
         path, array = self._path, self._array
