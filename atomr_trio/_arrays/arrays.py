@@ -541,10 +541,12 @@ class DeviceArray(metaclass=NoPublicConstructor):
         """
         storage = self._storage
         storage.device.home.check_task()
-        check_host(self, out, writable=True)
+        if not _may_overwrite(self, out):
+            check_host(self, out, writable=True)
+            out = np.asarray(out)  # np.matrix has its own rules for shapes
         if type(storage) is not Storage:
             await storage.placed()
-        await storage.memory.transfers.copy_out(self, np.asarray(out))  # np.matrix has its own rules for shapes
+        await storage.memory.transfers.copy_out(self, out)
 
     @trio.lowlevel.enable_ki_protection
     async def copy_from(self, source: npt.ArrayLike | DeviceArray) -> None:
@@ -579,7 +581,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
                 return
             await trio.lowlevel.checkpoint_if_cancelled()  # converting the source may run the caller's code
             host = as_host(source)
-        check_host(self, host)
+        if host.shape != self.shape or host.dtype is not self.dtype:
+            check_host(self, host)
         if type(storage) is not Storage:
             await storage.placed()
         await storage.memory.transfers.copy_in(self, host)
@@ -717,6 +720,11 @@ def check_host(array: DeviceArray, host: npt.NDArray[Any], *, writable: bool = F
         )
     if writable and not host.flags.writeable:
         raise InvalidArgument("the numpy array to copy to is read-only: give a writable one")
+
+
+def _may_overwrite(array: DeviceArray, host: npt.NDArray[Any]) -> bool:
+    """Return whether `check_host` would find nothing, for the most usual arrays."""
+    return type(host) is np.ndarray and host.shape == array.shape and host.dtype is array.dtype and host.flags.writeable
 
 
 def check_usable(device: DeviceCore, array: DeviceArray) -> None:

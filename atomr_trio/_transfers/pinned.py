@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from .short_copies import Form
 
 
+_MOST_FOUND = 256
+"""The most arrays whose places are remembered."""
+
+
 class PinnedArea:
     """The shared memory of one pinned array, and the lanes of the present worker that know it."""
 
@@ -118,6 +122,9 @@ class PinnedMemory:
         self._areas: list[PinnedArea] = []
         """In the order of their addresses."""
         self._addresses: list[int] = []
+        self._found: dict[int, tuple[weakref.ref[npt.NDArray[Any]], tuple[PinnedArea, int]]] = {}
+        """Where arrays lie that were copied, by their `id`: a program copies the same ones again. An array that has no
+        memory of its own stays where it is."""
         self._watches: dict[PinnedArea, weakref.ref[npt.NDArray[Any]]] = {}
         self._gone: collections.deque[PinnedArea] = collections.deque()
 
@@ -158,6 +165,10 @@ class PinnedMemory:
             self.collect()
         if not self._areas:
             return None
+        found = self._found.get(id(host))
+        if found is not None and found[0]() is host:
+            area, offset = found[1]
+            return found[1] if offset + host.nbytes <= area.size else None  # its shape can be set
         try:
             address = _address_of(_byte_of(host))  # type: ignore[arg-type]
         except (TypeError, ValueError):
@@ -167,7 +178,12 @@ class PinnedMemory:
             return None
         area = self._areas[index]
         offset = address - area.address
-        return (area, offset) if offset + host.nbytes <= area.size else None
+        if offset + host.nbytes > area.size:
+            return None
+        if len(self._found) >= _MOST_FOUND:
+            self._found.clear()
+        self._found[id(host)] = weakref.ref(host), (area, offset)
+        return area, offset
 
     def collect(self, *, tell: bool = True) -> None:
         """Release the areas whose last view is gone. No copy uses them: it would keep the array alive.
@@ -188,6 +204,7 @@ class PinnedMemory:
         for area in self._areas:
             area.close()
         self._areas.clear()
+        self._found.clear()
         self._addresses.clear()
         self._watches.clear()
 

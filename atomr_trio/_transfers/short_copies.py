@@ -15,7 +15,7 @@ The commands of a copy are settled as launches are that went the short way: in t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +25,17 @@ from .._arrays.layout import Box, Piece
 from .._generation.timeline import LaneBook, Launch, LaunchOwner, Operand
 from .._memory.arena import Arena, Block, Chunk, ChunkState, Ticket
 from .._values.errors import DeviceError
-from .._wire.protocol import HEADER, LANE_LIMIT, RECORDS_SENT_WORD, REPEATED, UNSIGNED, Role, Verb, counter_word
+from .._wire.protocol import (
+    HEADER,
+    LANE_LIMIT,
+    MAX_LANES,
+    RECORDS_SENT_WORD,
+    REPEATED,
+    UNSIGNED,
+    Role,
+    Verb,
+    counter_word,
+)
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import BOX, COPY, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT, record_struct
@@ -67,6 +77,9 @@ _MOST_FORMS = 256
 _MOVE = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
 """A run of bytes, without its addresses and its length."""
 _READY = ChunkState.READY
+
+_COUNTERS = tuple(map(counter_word, range(MAX_LANES)))
+"""The indices in the page of the tickets that the lanes have reached."""
 
 
 class _CopyKind:
@@ -112,6 +125,7 @@ class CopyPath:
         self.generation: Generation = generation
         self.settler: Settler = generation.settler
         self.way: Way = way
+        self.lane: int = way.lane
         self.incoming: bool = way is TO_DEVICE
         """True if the bytes go to the device."""
         self.actor: Actor = actor
@@ -127,10 +141,10 @@ class CopyPath:
         self._order = generation.order
         self._number = generation.number
         self.book: LaneBook = generation.timeline.book(way.lane)
-        self._kind = _CopyKind(way)
         ring = generation.sender.ring
         assert ring is not None
-        self._slots = ring.slots
+        self.slots: memoryview[int] = ring.slots
+        """Those of the ring."""
         self.move: Form = Form(way.lane, COPY, _MOVE, COPY_WORDS)
         """The form of the copies of a run of bytes on the device. Its words are the destination, the source, the size.
         """
@@ -146,6 +160,12 @@ class CopyPath:
         """The forms of boxes, by their payloads."""
         self._form_of: dict[Box, Form] = {}
         """Those of the boxes that were copied, which may differ in their places alone."""
+        self.send: Send = _sending(self, self._run)
+        self.ended: Callable[[LaunchOwner], bool]
+        """Tells whether this owner's command is the only one of the lane, and has run without an error."""
+        self.end: Callable[[], None]
+        """Ends polling after `ended` was true; the caller settles the command."""
+        self.ended, self.end = generation.settler.alone(way.lane)
         self._sender.short_ways.add(self)
 
     def forget(self, thing: object) -> None:
@@ -167,7 +187,7 @@ class CopyPath:
             or self.arena.quarantine
         ):
             return False
-        order = self._order
+        order, lane, words = self._order, self.lane, self.words
         if block.peers and not (order.peers is not None and order.peers.takes_alone(block)):
             return False
         if order.others is not None and order.others.uses(block):
@@ -175,11 +195,13 @@ class CopyPath:
         if block.epoch != self._number or block.reader is not None:
             block.settle(self._number)
         writer = block.writer
-        if writer is not None:
-            lane, ticket = writer
-            if lane != self.way.lane and self.words[counter_word(lane)] < ticket:
-                return False
-        return not self.incoming or not block.readers or all(map(self._is_over, block.readers.items()))
+        if writer is not None and writer[0] != lane and words[_COUNTERS[writer[0]]] < writer[1]:
+            return False
+        if self.incoming and block.readers:
+            for other, last in block.readers.items():
+                if other != lane and words[_COUNTERS[other]] < last:
+                    return False
+        return True
 
     def takes_new(self, block: Block, count: int) -> bool:
         """Return whether so many commands may be sent now of which the first overwrites this block."""
@@ -188,7 +210,7 @@ class CopyPath:
     def _is_over(self, ticket: Ticket) -> bool:
         """Return whether a copy that is sent now comes after this ticket without waiting for it."""
         lane, number = ticket
-        return lane == self.way.lane or self.words[counter_word(lane)] >= number
+        return lane == self.lane or self.words[_COUNTERS[lane]] >= number
 
     def _look_again(self, count: int) -> bool:
         room = self._sender.room(self.counter, self.book.issued, self._limit)
@@ -228,7 +250,7 @@ class CopyPath:
 
         An area has a form of its own, so a worker can prepare a copy with the area's address.
         """
-        form = area.forms.get(self.way.lane)
+        form = area.forms.get(self.lane)
         if form is None:
             box = self.way.box
             payload = box.struct.pack(area.number) + _MOVE
@@ -253,7 +275,11 @@ class CopyPath:
         self._form_of[box] = form
         return form
 
-    def send(
+
+class Send(Protocol):
+    """Sends the commands of one path."""
+
+    def __call__(
         self,
         block: Block,
         words: tuple[int, int, int],
@@ -261,37 +287,63 @@ class CopyPath:
         arguments: tuple[object, ...],
         shares: bool = False,
         form: Form | None = None,
+        /,
     ) -> int:
-        """Send a command that `takes` allows, and return its ticket. Raises nothing.
+        """Send a command that `CopyPath.takes` allows, and return its ticket. Raises nothing.
 
         Without a form it copies a run of bytes of a slot, and the words are the device address, the place on the host
         and the size. If it `shares` a ticket, it is told to have ended when one behind it has.
         """
-        sender, book, lane = self._sender, self.book, self.way.lane
+
+
+def _sending(path: CopyPath, run: Form) -> Send:
+    # A function of its own for each path: what it needs are its own names, and not attributes of attributes.
+    sender, book, lane, incoming = path.generation.sender, path.book, path.way.lane, path.incoming
+    slots, page, launches, announce, kind = (
+        path.slots,
+        sender.words,
+        book.launches,
+        sender.announce,
+        _CopyKind(path.way),
+    )
+    run_pack_into, run_front, run_behind = run.pack_into, run.front, run.behind
+
+    def send(
+        block: Block,
+        words: tuple[int, int, int],
+        owner: LaunchOwner,
+        arguments: tuple[object, ...],
+        shares: bool = False,
+        form: Form | None = None,
+    ) -> int:
         ticket, at = book.issued + 1, sender.sent
-        sent = at + 1
-        if form is None:
-            form = self._run
-        front = form.shared_front if shares else form.front
-        form.pack_into(self._slots, (at & SLOT_MASK) << SLOT_SHIFT, sent, ticket, front, *words, form.behind)
-        sender.sent = self.words[RECORDS_SENT_WORD] = sent
-        sender.announce()
+        sent, place = at + 1, (at & SLOT_MASK) << SLOT_SHIFT
+        if form is None and not shares:
+            run_pack_into(slots, place, sent, ticket, run_front, *words, run_behind)
+        else:
+            form = form or run
+            front = form.shared_front if shares else form.front
+            form.pack_into(slots, place, sent, ticket, front, *words, form.behind)
+        sender.sent = page[RECORDS_SENT_WORD] = sent
+        announce()
         # The worker has begun. Nobody looks at the accounts before this stretch without a checkpoint is over.
         block.fast = 0  # a launch must wait for the copy
-        if self.incoming:
+        if incoming:
             block.writer = (lane, ticket)
             block.written = True
             if block.readers:
                 block.readers = {}
         else:
             block.readers[lane] = ticket
-        book.launches.append((ticket, owner, self._kind, arguments))
+        launches.append((ticket, owner, kind, arguments))
         book.issued = ticket
         return ticket
 
+    return send
+
 
 class ShortCopy:
-    """A copy under way, and the owner of its commands. Its caller's task does everything, but to note their end."""
+    """A copy of several commands under way, and their owner. Its caller's task does all but noting their end."""
 
     __slots__ = (
         "_array",
@@ -302,11 +354,9 @@ class ShortCopy:
         "_error",
         "_failed",
         "_host",
-        "_lasts",
         "_left",
         "_looks",
         "_path",
-        "_pinned",
         "_slots",
         "_ticket",
     )
@@ -317,21 +367,14 @@ class ShortCopy:
         array: DeviceArray,
         host: npt.NDArray[Any],
         slots: list[Slot],
-        pinned: tuple[PinnedArea, int] | None = None,
     ) -> None:
         self._path = path
         self._array = array
         self._host = host
         self._slots = slots
         """The slots of commands, in their order: until their end, or until the task has copied from them."""
-        self._count: int = len(slots) or 1
+        self._count: int = len(slots)
         """The number of its commands."""
-        self._pinned = pinned
-        """The place of pinned memory; None for memory that is copied through slots."""
-        self._lasts = 0.0
-        """The seconds for which polling is worthwhile, whatever was seen before."""
-        if pinned is not None:
-            self._lasts = min(host.nbytes / LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS)
         self._begun = 0
         """The number of commands that were sent."""
         self._ended = 0
@@ -354,7 +397,7 @@ class ShortCopy:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._looks = path.settler.begin_looking()
             self._send_all()
-            if path.incoming or self._pinned is not None:
+            if path.incoming:
                 await self._until(self._begun)
                 return
             held = 0
@@ -380,27 +423,16 @@ class ShortCopy:
         """Send all commands: to the device, each after its bytes were copied to its slot."""
         host, array, incoming = self._host, self._array, self._path.incoming
         address, whole = array._storage.block.address + array._offset, host.nbytes
-        if self._pinned is not None:
-            area, offset = self._pinned
-            self._send((address, offset, whole), self._path.form_of_area(area))
-        elif self._count == 1:
-            slot = self._slots[0]
+        memory = bytes_of(host)
+        for slot, (begin, size) in zip(self._slots, pieces_of(whole, SHORT_PIECE), strict=True):
             if incoming:
-                slot.load(host)
-            self._send((address, slot.place, whole))
-        else:
-            memory = bytes_of(host)
-            for slot, (begin, size) in zip(self._slots, pieces_of(whole, SHORT_PIECE), strict=True):
-                if incoming:
-                    slot.load(memory[begin : begin + size])
-                self._send((address + begin, slot.place, size))
+                slot.load(memory[begin : begin + size])
+            self._send((address + begin, slot.place, size))
 
     def _take(self, number: int, slot: Slot) -> int:
         """Copy the bytes of a command from its slot, and return how many they are."""
-        part = self._host
-        if self._count > 1:
-            begin = number * SHORT_PIECE
-            part = bytes_of(part)[begin : begin + SHORT_PIECE]
+        begin = number * SHORT_PIECE
+        part = bytes_of(self._host)[begin : begin + SHORT_PIECE]
         slot.store(part)
         return part.nbytes
 
@@ -422,7 +454,7 @@ class ShortCopy:
             if not self._looks:
                 await self._sleep()
                 continue
-            await settler.look(path.counter, self._ticket + count - self._begun, self._lasts)
+            await settler.look(path.counter, self._ticket + count - self._begun)
             more = count < self._begun and not settler.over and path.words[path.counter] < self._ticket
             if more and settler.settle_finished():
                 continue

@@ -11,6 +11,7 @@ from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way
 from .long_copies import LONG_IN_BYTES, LONG_OUT_BYTES, begin_long
 from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortBoxCopy, ShortCopy
+from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
 from .transfers import Transfers
 
@@ -28,7 +29,7 @@ class ShortCopies(DevicePart):
         self._pinned = transfers.pinned
         self._staging = transfers.staging
 
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortCopy | None:
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> SingleCopy | ShortCopy | None:
         """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
 
         The short way is allowed only if it would be the actor's next request.
@@ -48,18 +49,22 @@ class ShortCopies(DevicePart):
         if found is not None:
             if size > PINNED_PIECE or not found[0].is_known(path.generation, way.lane) or not path.takes(block):
                 return None
-            return ShortCopy(path, array, host, [], found)
-        count, piece = 1, size
-        if size > SHORT_PIECE:
-            if size > SHORT_BYTES:
-                most = LONG_IN_BYTES if path.incoming else LONG_OUT_BYTES
-                return begin_long(path, self._staging, array, host) if size <= most else None
-            count, piece = -(-size // SHORT_PIECE), SHORT_PIECE
+            return SingleCopy(path, array, host, None, found)
+        if size <= SHORT_PIECE:
+            if not path.takes(block):
+                return None
+            if size > SMALL_SLOT:
+                path.note_ended()
+            slot = self._staging.take(size)
+            return None if slot is None else SingleCopy(path, array, host, slot)
+        if size > SHORT_BYTES:
+            most = LONG_IN_BYTES if path.incoming else LONG_OUT_BYTES
+            return begin_long(path, self._staging, array, host) if size <= most else None
+        count = -(-size // SHORT_PIECE)
         if not path.takes(block, count):
             return None
-        if size > SMALL_SLOT:
-            path.note_ended()
-        slots = self._staging.acquire_several(piece, count)
+        path.note_ended()
+        slots = self._staging.acquire_several(SHORT_PIECE, count)
         return None if slots is None else ShortCopy(path, array, host, slots)
 
     def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:

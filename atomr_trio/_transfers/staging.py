@@ -201,15 +201,20 @@ class StagingPool:
         """Return whether `acquire_nowait` would give a slot of this size."""
         return bool(self._free[_kind(size)])
 
+    def take(self, size: int) -> Slot | None:
+        """Return a slot of at least `size` bytes, at most `MEDIUM_SLOT`; None if none is free."""
+        free = self._free[TINY_SLOT if size <= TINY_SLOT else SMALL_SLOT if size <= SMALL_SLOT else MEDIUM_SLOT]
+        if not free:
+            return None
+        slot = free.pop()
+        slot.holders = 1
+        return slot
+
     def acquire_several(self, size: int, count: int) -> list[Slot] | None:
         """Return so many slots of at least `size` bytes each, at most `MEDIUM_SLOT`; None if fewer are free."""
-        free = self._free[TINY_SLOT if size <= TINY_SLOT else _kind(size)]
+        free = self._free[_kind(size)]
         if len(free) < count:
             return None
-        if count == 1:  # the most usual case, at half the cost of the others
-            slot = free.pop()
-            slot.holders = 1
-            return [slot]
         slots = free[: -count - 1 : -1]
         del free[-count:]
         for slot in slots:

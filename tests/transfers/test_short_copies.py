@@ -484,8 +484,8 @@ async def test_a_copy_behind_a_registration_that_fails_fails_with_it(direction, 
                 await (array.copy_from if direction == "in" else array.copy_to)(host)
             failed.append((error.value.status, error.value.operation))
 
-        sent, send = [], CopyPath.send
-        monkeypatch.setattr(CopyPath, "send", lambda *a, **b: sent.append(a) or send(*a, **b))
+        sent, form_of = [], CopyPath.form_of_area
+        monkeypatch.setattr(CopyPath, "form_of_area", lambda *a: sent.append(a) or form_of(*a))
         before = submitted(dev, LANES[direction])
         async with trio.open_nursery() as nursery:
             for array in arrays:

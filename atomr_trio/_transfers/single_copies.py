@@ -1,0 +1,120 @@
+"""The short way of an awaited copy of one command: of pinned memory, or through one slot.
+
+Most copies are that. Their bytes take a few microseconds, so what counts is how little Python there is around them.
+``short_copies.py`` describes the short way, and has the copies of several commands.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy.typing as npt
+import trio
+
+from .._generation.timeline import Launch
+from .._values.errors import DeviceError
+from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, CopyPath
+from .staging import Slot
+
+if TYPE_CHECKING:
+    from .._arrays.arrays import DeviceArray
+    from .pinned import PinnedArea
+
+
+class SingleCopy:
+    """A copy under way, and the owner of its command. Its caller's task does everything."""
+
+    __slots__ = ("_array", "_bell", "_done", "_error", "_host", "_left", "_path", "_pinned", "_slot")
+
+    def __init__(
+        self,
+        path: CopyPath,
+        array: DeviceArray,
+        host: npt.NDArray[Any],
+        slot: Slot | None,
+        pinned: tuple[PinnedArea, int] | None = None,
+    ) -> None:
+        """`pinned` is the place of pinned memory; other memory is copied through the slot."""
+        self._path = path
+        self._array = array
+        self._host = host
+        self._slot = slot
+        """The slot, until it was released."""
+        self._pinned = pinned
+        self._done = self._left = False
+        self._error: DeviceError | None = None
+        self._bell: trio.Event | None = None
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """Copy. Raises as the verbs do. Nothing is sent if the caller was cancelled before."""
+        path, array, host, slot = self._path, self._array, self._host, self._slot
+        settler, sent, looks = path.settler, False, False
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+            looks = settler.begin_looking()
+            block, size, lasts = array._storage.block, host.nbytes, 0.0
+            address, kept = block.address + array._offset, (array, host)
+            if slot is not None:
+                if path.incoming:
+                    slot.load(host)
+                ticket = path.send(block, (address, slot.place, size), self, kept)
+            elif self._pinned is not None:
+                area, offset = self._pinned
+                ticket = path.send(block, (address, offset, size), self, kept, False, path.form_of_area(area))
+                # Polling is worthwhile for so long, whatever was seen before.
+                lasts = min(size / LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS)
+            sent = True
+            if looks:
+                await settler.look(path.counter, ticket, lasts)
+                looks = False
+                if path.ended(self):
+                    path.end()
+                    self.launches_finished(1)
+                else:
+                    settler.end_looking()  # it takes long, or other commands have ended too
+            else:
+                settler.wake()
+            if not self._done:
+                self._bell = trio.Event()
+                await self._bell.wait()
+            if self._error is not None:
+                raise self._error
+            if self._slot is not None:  # after a copy to the host
+                self._slot.store(host)
+                self._release()
+        except BaseException:
+            self._left = True
+            if self._done or not sent:
+                self._release()
+            if looks:
+                settler.end_looking()
+            raise
+
+    def launches_finished(self, count: int) -> None:
+        """Note the end of the command, and wake the task. A copy to the host keeps its slot for the task."""
+        self._done = True
+        path, left = self._path, self._left
+        path.mailbox.count_finished(1, "abandoned" if left else "ok" if self._error is None else "failed")
+        if left or path.incoming:
+            self._release()
+        if self._bell is not None:
+            self._bell.set()
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error of the command if it failed alone; `launches_finished` follows."""
+        self._error = error
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Keep the error, and wake the task: the generation was lost before the command was seen to end."""
+        self._done = True
+        self._error = error
+        self._path.mailbox.count_finished(1, "abandoned" if self._left else "lost")
+        self._release()
+        if self._bell is not None:
+            self._bell.set()
+
+    def _release(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.release()
