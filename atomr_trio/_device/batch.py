@@ -274,9 +274,7 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
                 sender.launched = True
                 return
         elif type(source) is np.ndarray:
-            self._sender.check()
-            check_usable(self._sender.device, array)
-            check_host(array, source)
+            self._sender.check_copy(array, source)
             self._copy_in(array, source)
             return
         question = question_of_copy(array, source)
@@ -310,10 +308,8 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
 
         The end is that of the block, or of the next `flush`. Raises as `DeviceArray.copy_to` does, and as `copy_from`.
         """
-        self._sender.check()
-        check_usable(self._sender.device, array)
-        check_host(array, out, writable=True)
-        self._copy_out(array, np.asarray(out))
+        self._sender.check_copy(array, out, writable=True)
+        self._copy_out(array, out if type(out) is np.ndarray else np.asarray(out))
 
     @trio.lowlevel.enable_ki_protection
     def to_host(self, array: DeviceArray) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from .._arrays.arrays import Storage
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
+from .._values.statistics import Outcome
 from .._wire.protocol import BATCH_LIMIT
 from .copy_plan import PINNED_PIECE, Way, _Plan
 from .memory import tear
@@ -37,8 +38,137 @@ BATCH_IN_BYTES = 4 << 20
 """The most bytes of pageable memory that go to the device this way."""
 
 
+class SingleBatchCopy:
+    """A copy of a batch that is one command, of pinned memory or through one slot, and the owner of that command.
+
+    Most copies are that; ``BatchCopy`` is one of several commands. The batch keeps it as it keeps a request, until it
+    has heard it.
+    """
+
+    __slots__ = (
+        "_array",
+        "_bell",
+        "_dropped",
+        "_host",
+        "_pinned",
+        "_slot",
+        "_ticket",
+        "answered",
+        "error",
+        "path",
+        "siblings",
+    )
+
+    position = None
+    takes_slot = False
+    count = 1
+
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], pinned: tuple[PinnedArea, int] | None
+    ) -> None:
+        self.path: CopyPath = path
+        self._array = array
+        self._host = host
+        self._pinned = pinned
+        """The place of pinned memory; None for memory that is copied through a slot."""
+        self._slot: Slot | None = None
+        self.answered: bool = False
+        """True if its command has ended."""
+        self.error: DeviceError | None = None
+        self.siblings: Sequence[Any] = ()
+        self._dropped = False
+        self._bell: trio.Event | None = None
+
+    def send(self, acquire: Callable[[int], Slot]) -> bool:
+        """Send the command. Raises the errors of `acquire` before. Returns whether it holds a slot."""
+        path, array, host, pinned = self.path, self._array, self._host, self._pinned
+        block, size = array._storage.block, host.nbytes
+        address = block.address + array._offset
+        if pinned is not None:
+            area, offset = pinned
+            path.send(block, (address, offset, size), self, (array, host), False, path.form_of_area(area))
+            return False
+        slot = acquire(size)
+        try:
+            if path.incoming:
+                slot.load(host)
+            if slot.area:
+                slot.introduce(path.generation, path.lane)
+        except BaseException:
+            slot.release()
+            raise
+        self._slot = slot
+        self._ticket = path.send(block, (address, slot.place, size), self, (array, host))
+        return True
+
+    # --- as a request of the batch --------------------------------------------------------------------------------
+
+    @property
+    def burden(self) -> int:
+        """The time for which `take` holds the event loop, as the size in bytes of a plain copy that takes as long."""
+        return self._host.nbytes if self._slot is not None and not self.path.incoming else 0
+
+    def take(self) -> None:
+        """Copy the bytes to the host's array, after a copy to the host."""
+        if self._slot is not None and not self.path.incoming:
+            self._slot.store(self._host)
+            self._release()
+
+    def drop(self) -> None:
+        """Drop the outcome: the batch leaves before it has taken it."""
+        self._dropped = True
+        if self.answered:
+            self._release()
+
+    async def wait_answered(self) -> None:
+        """Wait until its command has ended."""
+        if not self.answered:
+            self._bell = trio.Event()
+            await self._bell.wait()
+
+    def reclaim(self) -> bool:
+        """Give the slot back if the GPU has read it; true if it is held no more."""
+        slot, path = self._slot, self.path
+        if slot is not None:
+            if self._ticket > path.words[path.counter]:
+                return False
+            self._slot = None
+            slot.release()
+        return True
+
+    # --- the end of the command -----------------------------------------------------------------------------------
+
+    def launches_finished(self, count: int) -> None:
+        """Note the end of the command."""
+        outcome: Outcome = "abandoned" if self._dropped else "ok" if self.error is None else "failed"
+        self.path.mailbox.count_finished(1, outcome)
+        self._end()
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error of the command if it failed alone; `launches_finished` follows."""
+        self.error = error
+
+    def launches_lost(self, count: int, error: DeviceError) -> None:
+        """Keep the error: the generation was lost before the command was seen to end."""
+        self.error = error
+        self.path.mailbox.count_finished(1, "abandoned" if self._dropped else "lost")
+        self._end()
+
+    def _end(self) -> None:
+        self.answered = True
+        if self.path.incoming or self._dropped or self.error is not None:
+            self._release()
+        if self._bell is not None:
+            self._bell.set()
+
+    def _release(self) -> None:
+        slot, self._slot = self._slot, None
+        if slot is not None:
+            slot.release()
+
+
 class BatchCopy:
-    """A copy of a batch: the owner of its commands. The batch keeps it as it keeps a request, until it has heard it."""
+    """A copy of a batch of several commands, and their owner; see `SingleBatchCopy`."""
 
     __slots__ = (
         "_array",
@@ -48,7 +178,6 @@ class BatchCopy:
         "_ended",
         "_failed",
         "_host",
-        "_pinned",
         "count",
         "error",
         "path",
@@ -64,14 +193,11 @@ class BatchCopy:
         path: CopyPath,
         array: DeviceArray,
         host: npt.NDArray[Any],
-        pinned: tuple[PinnedArea, int] | None,
         count: int,
     ) -> None:
         self.path: CopyPath = path
         self._array = array
         self._host = host
-        self._pinned = pinned
-        """The place of pinned memory; None for memory that is copied through slots."""
         self.count: int = count
         """The number of its commands."""
         self.slots: collections.deque[tuple[int, Slot]] = collections.deque()
@@ -84,23 +210,20 @@ class BatchCopy:
         self._dropped = False
         self._bell: trio.Event | None = None
 
-    def send(self, acquire: Callable[[int], Slot]) -> None:
-        """Send all commands. Raises the errors of `acquire` before any."""
+    def send(self, acquire: Callable[[int], Slot]) -> bool:
+        """Send all commands. Raises the errors of `acquire` before any. Returns whether it holds slots."""
         host, array = self._host, self._array
-        address, size = array._storage.block.address + array._offset, host.nbytes
-        if self._pinned is not None:
-            area, offset = self._pinned
-            self._send((address, offset, size), None, self.path.form_of_area(area))
-        elif self.count == 1:
-            self._send_through(acquire(size), host, address)
-        else:
-            memory, pieces = bytes_of(host), pieces_of(size, SHORT_PIECE)
-            unused = self._acquire_all(acquire, [length for _, length in pieces])
-            for begin, length in pieces:
-                slot = self._left_slot(length) or unused.pop(0)
-                self._send_through(slot, memory[begin : begin + length], address + begin)
-            for slot in unused:
-                slot.release()
+        address = array._storage.block.address + array._offset
+        memory, pieces = bytes_of(host), pieces_of(host.nbytes, SHORT_PIECE)
+        unused = self._acquire_all(acquire, [length for _, length in pieces])
+        for begin, length in pieces:
+            slot = self._left_slot(length) or unused.pop(0)
+            if self.path.incoming:
+                slot.load(memory[begin : begin + length])
+            self._send((address + begin, slot.place, length), slot)
+        for slot in unused:
+            slot.release()
+        return True
 
     def _left_slot(self, size: int) -> Slot | None:
         """Return a slot of this copy that the GPU has left already: it is still in the processor's cache."""
@@ -109,20 +232,14 @@ class BatchCopy:
             return slots.popleft()[1]
         return None
 
-    def _send_through(self, slot: Slot, memory: npt.NDArray[Any], address: int) -> None:
-        if self.path.incoming:
-            slot.load(memory)
-        self._send((address, slot.place, memory.nbytes), slot)
-
-    def _send(self, words: tuple[int, int, int], slot: Slot | None, form: Form | None = None) -> None:
+    def _send(self, words: tuple[int, int, int], slot: Slot, form: Form | None = None) -> None:
         path, array = self.path, self._array
-        if slot is not None and slot.area:
-            slot.introduce(path.generation, path.way.lane)
+        if slot.area:
+            slot.introduce(path.generation, path.lane)
         self._begun = begun = self._begun + 1
         shares = begun != self.count and path.incoming and begun % SIGN_EVERY != 0
         ticket = path.send(array._storage.block, words, self, (array, self._host), shares, form)
-        if slot is not None:
-            self.slots.append((ticket, slot))
+        self.slots.append((ticket, slot))
 
     def _acquire_all(self, acquire: Callable[[int], Slot], sizes: Sequence[int]) -> list[Slot]:
         slots: list[Slot] = []
@@ -158,11 +275,8 @@ class BatchCopy:
 
     def _store(self, number: int, slot: Slot) -> None:
         """Copy the bytes of a command to the host's array."""
-        part = self._host
-        if self.count > 1:
-            begin = number * SHORT_PIECE
-            part = bytes_of(part)[begin : begin + SHORT_PIECE]
-        slot.store(part)
+        begin = number * SHORT_PIECE
+        slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
 
     def drop(self) -> None:
         """Drop the outcome: the batch leaves before it has taken it."""
@@ -231,11 +345,11 @@ class BatchBoxCopy(BatchCopy):
     __slots__ = ("_plan",)
 
     def __init__(self, path: CopyPath, plan: _Plan) -> None:
-        super().__init__(path, plan.array, plan.host, None, len(plan.pieces))
+        super().__init__(path, plan.array, plan.host, len(plan.pieces))
         self._plan = plan
 
-    def send(self, acquire: Callable[[int], Slot]) -> None:
-        """Send all commands. Raises the errors of `acquire` before any."""
+    def send(self, acquire: Callable[[int], Slot]) -> bool:
+        """Send all commands. Raises the errors of `acquire` before any. Returns whether it holds slots."""
         plan, path = self._plan, self.path
         slots = self._acquire_all(acquire, [piece.size for piece in plan.pieces])
         if path.incoming:
@@ -249,6 +363,7 @@ class BatchBoxCopy(BatchCopy):
         for piece, slot in zip(plan.pieces, slots, strict=True):
             words, form = path.command_of(plan, piece, slot)
             self._send(words, slot, form)
+        return True
 
     @property
     def burden(self) -> int:
@@ -293,10 +408,10 @@ class BatchCopies:
         """Those of its generation that it has used, by their lanes."""
         self._pinned = device.part(Transfers).pinned
         self._acquire = slots.acquire
-        self._incoming: collections.deque[BatchCopy] = collections.deque()
+        self._incoming: collections.deque[SingleBatchCopy | BatchCopy] = collections.deque()
         """Copies to the device that may still hold slots, the oldest first."""
 
-    def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> BatchCopy | None:
+    def plan(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> SingleBatchCopy | BatchCopy | None:
         """Return a copy between two checked arrays that can be sent now; None if it has to go the general way."""
         size, flags = host.nbytes, host.flags
         if not size or type(array._storage) is not Storage:
@@ -319,15 +434,18 @@ class BatchCopies:
                 count = -(-size // SHORT_PIECE)
         elif size > PINNED_PIECE or not found[0].is_known(self._generation, way.lane):
             return None
-        return BatchCopy(path, array, host, found, count) if path.takes(array._storage.block, count) else None
+        if not path.takes(array._storage.block, count):
+            return None
+        return SingleBatchCopy(path, array, host, found) if count == 1 else BatchCopy(path, array, host, count)
 
-    def send(self, copy: BatchCopy) -> None:
+    def send(self, copy: SingleBatchCopy | BatchCopy) -> None:
         """Send a copy that was planned just now. Raises as `BatchSlots.acquire` does, before anything is sent."""
         incoming = self._incoming
         while incoming and incoming[0].reclaim():
             incoming.popleft()
-        copy.send(self._acquire)
         path = copy.path
-        if path.incoming and copy.slots:
+        is_first = not path.book.launches
+        if copy.send(self._acquire) and path.incoming:
             incoming.append(copy)
-        path.settler.wake()
+        if is_first:  # else somebody looks for an end on this lane already
+            path.settler.wake()

@@ -236,11 +236,11 @@ class StagingPool:
 
     def acquire_for_batch(self, size: int) -> Slot | None:
         """Return a slot for a batch, as long as there are plenty; None when it must use its own areas."""
-        kind = _kind(size)
+        kind = TINY_SLOT if size <= TINY_SLOT else _kind(size)
         free = self._free[kind]
         if len(free) <= self._kept[kind]:
             return None
-        slot = free.pop(_next_of(kind))
+        slot = free.pop(0 if kind == LARGE_SLOT else -1)
         slot.holders = 1
         return slot
 
