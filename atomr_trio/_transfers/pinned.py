@@ -180,9 +180,11 @@ class PinnedMemory:
         offset = address - area.address
         if offset + host.nbytes > area.size:
             return None
-        if len(self._found) >= _MOST_FOUND:
-            self._found.clear()
-        self._found[id(host)] = weakref.ref(host), (area, offset)
+        number, known = id(host), self._found
+        if len(known) >= _MOST_FOUND:
+            known.clear()
+        # It is called in any thread, before another array can have the same number.
+        known[number] = weakref.ref(host, lambda _: known.pop(number, None)), (area, offset)
         return area, offset
 
     def collect(self, *, tell: bool = True) -> None:

@@ -299,13 +299,7 @@ class Send(Protocol):
 def _sending(path: CopyPath, run: Form) -> Send:
     # A function of its own for each path: what it needs are its own names, and not attributes of attributes.
     sender, book, lane, incoming = path.generation.sender, path.book, path.way.lane, path.incoming
-    slots, page, launches, announce, kind = (
-        path.slots,
-        sender.words,
-        book.launches,
-        sender.announce,
-        _CopyKind(path.way),
-    )
+    slots, page, launches, kind = path.slots, sender.words, book.launches, _CopyKind(path.way)
     run_pack_into, run_front, run_behind = run.pack_into, run.front, run.behind
 
     def send(
@@ -325,7 +319,7 @@ def _sending(path: CopyPath, run: Form) -> Send:
             front = form.shared_front if shares else form.front
             form.pack_into(slots, place, sent, ticket, front, *words, form.behind)
         sender.sent = page[RECORDS_SENT_WORD] = sent
-        announce()
+        sender.announce()  # not bound: `atomr_trio.testing` replaces it for a while
         # The worker has begun. Nobody looks at the accounts before this stretch without a checkpoint is over.
         block.fast = 0  # a launch must wait for the copy
         if incoming:
