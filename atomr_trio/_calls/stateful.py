@@ -22,7 +22,7 @@ from __future__ import annotations
 import collections
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 import trio
 
@@ -188,12 +188,59 @@ class StatefulRequest(PlanRequest):
 class Plain(Protocol):
     """A state of which an error can tell."""
 
+    def __getitem__(self, index: Literal[0], /) -> object:
+        """Return the state of the plan. A state is a tuple that begins with it."""
+
     def plain(self) -> dict[str, object]:
         """Return what it tells."""
 
+    def moved(self, steps: int) -> Self:
+        """Return the state that is so many steps behind."""
 
-Position = tuple[StatefulPlan | None, Plain]
-"""Where an execution begins: its plan, if that has a state; and what its error tells."""
+
+S = TypeVar("S", bound=Plain)
+Position = tuple[StatefulPlan | None, Plain, int]
+"""Where an execution begins: its plan, if that has a state; and the state, and the steps behind it, for its error."""
+
+
+class Holder(Generic[S]):
+    """What has a state, such as a generator.
+
+    Most executions move it on by some steps of one kind. Those are only counted: a new state with each of them would
+    take as long as its record. If the worker's plan was in the counted state's place, it has moved on by as many.
+    """
+
+    __slots__ = ("_counted", "_plan", "_steps")
+
+    def __init__(self, state: S, plan: StatefulPlan) -> None:
+        self._counted: S = state
+        """The state that the steps are counted from."""
+        self._steps = 0
+        self._plan = plan
+
+    @property
+    def _state(self) -> S:
+        """Where it stands."""
+        if self._steps:
+            self._settle()
+        return self._counted
+
+    @_state.setter
+    @trio.lowlevel.enable_ki_protection
+    def _state(self, state: S) -> None:
+        if self._steps:
+            self._settle()  # the plan of the worker is not where it was counted from
+        self._counted = state
+
+    @trio.lowlevel.enable_ki_protection
+    def _settle(self) -> None:
+        """Count from where it stands."""
+        before, plan = self._counted, self._plan
+        behind = before.moved(self._steps)
+        there = plan._there
+        if there is not None and there[1] is before[0]:
+            plan._there = there[0], behind[0]
+        self._counted, self._steps = behind, 0
 
 
 class _BatchExecutions(ShortLaunches):
@@ -219,18 +266,19 @@ class _BatchExecutions(ShortLaunches):
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Count them, and keep the error of the first."""
-        error.position = self.begun[0][1].plain()
+        error.position = _told(self.begun[0])
         super().launches_lost(count, error)
 
 
 class _AwaitedExecution(AwaitedLaunch):
     """One execution that went the short way, and the task that waits for it."""
 
-    __slots__ = ("_position",)
+    __slots__ = ("begun",)
 
-    def __init__(self, path: LaunchPath, mailbox: Mailbox, position: Position) -> None:
+    def __init__(self, path: LaunchPath, mailbox: Mailbox) -> None:
         super().__init__(path, mailbox)
-        self._position = position
+        self.begun: list[Position] = []
+        """Where it begins."""
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error, and forget the state."""
@@ -239,15 +287,35 @@ class _AwaitedExecution(AwaitedLaunch):
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error and wake the task."""
-        error.position = self._position[1].plain()
+        error.position = _told(self.begun[0])
         super().launches_lost(count, error)
 
 
 def _note_failed(launch: Launch, error: DeviceError) -> None:
-    plan, before = next(cast("Position", each) for each in launch[3] if type(each) is tuple)
-    if plan is not None:
-        plan.failed()
-    error.position = before.plain()
+    position = next(cast("Position", each) for each in launch[3] if type(each) is tuple)
+    if position[0] is not None:
+        position[0].failed()
+    error.position = _told(position)
+
+
+def _told(position: Position) -> dict[str, object]:
+    _, before, steps = position
+    return before.moved(steps).plain()
+
+
+Numbers = Callable[[Any], Sequence[int]]
+"""Returns the numbers that an execution is given, by the state before it."""
+
+
+class Moves(NamedTuple):
+    """How an execution moves the state of its holder."""
+
+    behind: Callable[[Any, Any], Plain | None]
+    """Returns the state behind it, by the holder and the state before; None if it has to be planned."""
+    steps: int = 0
+    """By how many steps it does that where they are all that changes; 0 if that is nowhere so."""
+    room: Callable[[Any], int] = int
+    """Returns up to how many steps behind a state that is so; 0 for a state where it is not."""
 
 
 class KnownExecution:
@@ -257,11 +325,19 @@ class KnownExecution:
     needs to tell that.
     """
 
-    __slots__ = ("_call", "_plan")
+    __slots__ = ("_behind", "_call", "_from", "_is_new", "_key", "_most", "_numbers", "_plan", "_room", "_steps")
 
-    def __init__(self, call: KnownCall, plan: StatefulPlan | None) -> None:
+    def __init__(self, call: KnownCall, plan: StatefulPlan | None, moves: Moves, numbers: Numbers | None) -> None:
         self._call = call
+        self._key = call._key
+        self._is_new = call.new is not None
         self._plan = plan
+        self._behind, self._steps, self._room = moves
+        self._from: object = None
+        """The state that was counted from last time."""
+        self._most = 0
+        """The most steps from there."""
+        self._numbers = numbers
 
     @classmethod
     def of(
@@ -271,99 +347,105 @@ class KnownExecution:
         requests: Sequence[CommandRequest],
         made: Sequence[DeviceArray],
         result: DeviceArray,
+        moves: Moves,
+        numbers: Numbers | None = None,
         places: Sequence[int] = (),
     ) -> KnownExecution | None:
-        """Return the execution that `requests` are, with 64-bit numbers at `places` among the scalars.
+        """Return the execution that `requests` are, whose `numbers` of 64 bits are at `places` among the scalars.
 
         Returns None if it cannot be repeated.
         """
         request = requests[0] if len(requests) == 1 else None
         if not isinstance(request, PlanRequest) or (type(request) is StatefulRequest) is (plan is None):
             return None
-        numbers = [request.place_of_scalars + place for place in places]
-        call = _repeatable(arrays, requests, made, result, numbers)
-        return None if call is None or not call.head else cls(call, plan)
+        at = [request.place_of_scalars + place for place in places]
+        call = _repeatable(arrays, requests, made, result, at)
+        return None if call is None or not call.head else cls(call, plan, moves, numbers)
 
-    def send(
-        self,
-        batch: BatchSender,
-        arrays: tuple[DeviceArray, ...],
-        state: object,
-        before: Plain,
-        behind: object,
-        numbers: Sequence[int] = (),
-    ) -> DeviceArray | None:
-        """Send it in a batch, from a state to the one behind, or with other numbers. Returns its result.
+    @trio.lowlevel.enable_ki_protection
+    def send(self, batch: BatchSender, holder: Holder[Any], arrays: tuple[DeviceArray, ...]) -> DeviceArray | None:
+        """Send it in a batch, from the state of its holder, which moves on. Returns its result.
 
         Returns None, and has no effect, if it has to go the general way.
         """
-        path, call, plan = batch.path, self._call, self._plan
+        path, key, call = batch.path, self._key, self._call
         if path is None:
             return None
-        number = path.generation.number
-        if plan is not None:
-            there = plan._there
-            if there is None or there[1] is not state or there[0] != number:  # as `is_in`, without its call
-                return None
-        key = call._key
-        launcher = batch.launchers.get(key)
-        if launcher is None:
-            launcher = None if batch.over else path.learn_call(call, batch.memory)
+        try:
+            launcher, owner = batch.launchers[key], batch.owners[key]
+        except KeyError:
+            launcher = None if batch.over else path.launchers.get(key) or path.learn_call(call, batch.memory)
             if launcher is None:
                 return None
-        owner: _BatchExecutions = batch.owners.get(key) or self._owner_in(batch)
-        position = (plan, before)
-        if call.new is None:
-            result = arrays[0]
-            went = launcher(call, (result, position), owner, None, 0, numbers)
-        else:
-            result = launcher(call, (position,), owner, numbers)
-            went = result is not None
-        if not went:
-            return None
-        owner.begun.append(position)
-        batch.launched = True
-        if plan is not None:
-            plan._there = (number, behind)
+            owner = batch.owners[key] = batch.owner(call.kind, _BatchExecutions)
+        result = self._sent(launcher, path.generation.number, holder, arrays, owner)
+        if result is not None:
+            batch.launched = True
         return result
-
-    def _owner_in(self, batch: BatchSender) -> _BatchExecutions:
-        owner = batch.owner(self._call.kind, _BatchExecutions)
-        batch.owners[self._call._key] = owner
-        return owner
 
     @trio.lowlevel.enable_ki_protection
     def begin(
-        self,
-        launches: AwaitedLaunches,
-        arrays: tuple[DeviceArray, ...],
-        state: object,
-        before: Plain,
-        behind: object,
-        numbers: Sequence[int] = (),
+        self, launches: AwaitedLaunches, holder: Holder[Any], arrays: tuple[DeviceArray, ...]
     ) -> tuple[AwaitedLaunch, DeviceArray] | None:
-        """Begin it, and return what is to be waited for and its result.
+        """Begin it, from the state of its holder, which moves on. Returns what is to be waited for and its result.
 
         Returns None, and has no effect, if it has to go the general way.
         """
-        path, call, plan = launches.present_path(), self._call, self._plan
+        path, call = launches.path or launches.present_path(), self._call
         actor = launches.device.actor_of(call.kind.later)
         mailbox = actor.mailbox
         if path is None or mailbox.posted != mailbox.taken or actor.current is not None:
             return None
-        launcher = path.launchers.get(call._key) or path.learn_call(call, launches.memory)
-        if launcher is None or (plan is not None and not plan.is_in(path.generation.number, state)):
+        launcher = path.launchers.get(self._key) or path.learn_call(call, launches.memory)
+        if launcher is None:
             return None
-        position = (plan, before)
-        awaited = _AwaitedExecution(path, mailbox, position)
-        if call.new is None:
-            result = arrays[0]
-            went = launcher(call, (result, position), awaited, None, 0, numbers)
-        else:
-            result = launcher(call, (position,), awaited, numbers)
-            went = result is not None
-        if not went:
-            return None
+        awaited = _AwaitedExecution(path, mailbox)
+        result = self._sent(launcher, path.generation.number, holder, arrays, awaited)
+        return None if result is None else (awaited, result)
+
+    def _sent(
+        self,
+        launcher: Any,
+        generation: int,
+        holder: Holder[Any],
+        arrays: tuple[DeviceArray, ...],
+        owner: _BatchExecutions | _AwaitedExecution,
+    ) -> DeviceArray | None:
+        """Write its record, and move the holder on. Returns its result; None, without any effect, if that cannot be."""
+        plan, before, steps = self._plan, holder._counted, self._steps
         if plan is not None:
-            plan.begun(path.generation, behind)
-        return awaited, result
+            there = plan._there
+            if there is None or there[1] is not before[0] or there[0] != generation:  # see `StatefulPlan.is_in`
+                return None
+        begins, behind = 0, None
+        if steps:
+            begins = holder._steps
+            steps += begins
+            if before is not self._from:
+                self._from, self._most = before, self._room(before)
+            if steps > self._most:
+                steps = 0
+        if not steps:
+            begins, before = 0, holder._state
+            behind = self._behind(holder, before)
+            if behind is None:
+                return None
+        numbers, position = self._numbers, (plan, before, begins)
+        words = () if numbers is None else numbers(before)
+        result: DeviceArray | None
+        if self._is_new:
+            result = launcher(self._call, (position,), owner, words)
+            if result is None:
+                return None
+        else:
+            result = arrays[0]
+            if not launcher(self._call, (result, position), owner, None, 0, words):
+                return None
+        if behind is None:
+            holder._steps = steps
+        else:
+            if plan is not None:
+                plan._there = generation, behind[0]
+            holder._state = behind
+        owner.begun.append(position)
+        return result

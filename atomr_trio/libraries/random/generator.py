@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, final
 import numpy as np
 import numpy.typing as npt
 
-from ..._calls.stateful import StatefulPlan
+from ..._calls.stateful import Holder, StatefulPlan
 from ..._generation.core import DeviceCore, DevicePart
 from ..._values.errors import InvalidArgument
 from ..._values.util import NoPublicConstructor
@@ -27,7 +27,7 @@ Size = SupportsIndex | Sequence[SupportsIndex] | None
 
 
 @final
-class RandomGenerator(metaclass=NoPublicConstructor):
+class RandomGenerator(Holder[State], metaclass=NoPublicConstructor):
     """A stream of random numbers: made by `dev.random.generator`.
 
     It is a position in a sequence, which moves on with each call of its verbs, in the order of the calls, also of
@@ -42,17 +42,16 @@ class RandomGenerator(metaclass=NoPublicConstructor):
     with a loss or without one. Draws that all take equally many words never come to that.
     """
 
-    __slots__ = ("__weakref__", "_bounds", "_device", "_known", "_lam", "_plan", "_state")
+    __slots__ = ("__weakref__", "_bounds", "_device", "_known", "_lam")
 
     _made_by = "`dev.random.generator(...)`"
 
     def __init__(self, device: DeviceCore, state: State, bounds: Bounds = BOUNDS) -> None:
+        super().__init__(state, StatefulPlan(device, RANDOM, GENERATOR, 1, "random.generator"))
         self._device = device
-        self._state = state
         self._bounds = bounds
         self._lam = 0.0
         """The mean of the Poisson numbers drawn last. For another one the library makes a table, and waits."""
-        self._plan = StatefulPlan(device, RANDOM, GENERATOR, 1, "random.generator")
         self._known: dict[Hashable, Any] = {}
         """The draws that it has made before, by their arguments; see ``repeated.py``."""
 

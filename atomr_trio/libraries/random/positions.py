@@ -217,6 +217,15 @@ def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds 
     return Draw(behind, moved)
 
 
+def offset_of(place: Place, draw: str, count: int) -> int:
+    """Return by how much a draw moves the offset of a generator without a record; 0 if something is recorded then."""
+    kind = KINDS[place.kind]
+    if kind.is_quasi:
+        return count // place.dims
+    entry = recorded(place.kind, draw, count, 0.0) if slots_of(place) and draw != POISSON else None
+    return _units(place.kind, entry) if entry is not None and _words(place.kind, entry) == 1 else 0
+
+
 def step(place: Place, draw: str, count: int) -> Step:
     """Return a function that returns what `drawn` does, in a fraction of the time.
 

@@ -26,6 +26,10 @@ class State(NamedTuple):
     spawned: int = 0
     """How many generators were spawned."""
 
+    def moved(self, steps: int) -> State:
+        """Return the state whose offset is so much larger."""
+        return self._replace(place=self.place._replace(offset=self.place.offset + steps)) if steps else self
+
     def plain(self) -> dict[str, Any]:
         """Return the state as numbers, strings and lists."""
         kind, ordering, seed, dims, offset, record = self.place

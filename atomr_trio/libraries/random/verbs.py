@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, SupportsIndex, TypeVar, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeVar
 
 import numpy.typing as npt
 import trio
@@ -23,7 +23,12 @@ from .parameters import held, scalar, scale as checked_scale
 from .philox import load_kernels
 from .positions import KINDS, MOST_LAM
 from .programs import SCALES, Conversion
-from .repeated import learn, question_of
+from .questions import ASKS
+from .repeated import learn
+
+if TYPE_CHECKING:
+    from ..._calls.batch_sender import BatchSender
+    from ..._generation.core import DeviceCore
 
 T = TypeVar("T")
 
@@ -224,27 +229,39 @@ class Random(_RandomVerbs, Awaited):
     Parameters of distributions are numbers, not arrays.
     """
 
-    __slots__ = ()
+    __slots__ = ("_default",)
+
+    def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
+        super().__init__(device, batch)
+        self._default = device.part(DefaultGenerator)
 
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        if not is_stateful(plan):
+        ask = ASKS[plan]
+        if ask is None:
             return await super()._ask(plan, arguments, keywords)
         self._device.home.check_task()
-        question = question_of(self._device, plan, arguments, keywords)
-        known = None if question is None else question[1]._known.get(question[0])
-        if question is not None and known is not None:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            begun = known.begin(self._launches, question)
-            if begun is not None:
-                awaited, drawn = begun
-                await awaited.wait()
-                return cast("T", drawn)
+        question = ask(arguments, keywords)
+        generator, learns = None, False
+        if question is not None:
+            key, generator, arrays = question
+            if generator is None:
+                generator = self._default.generator or self._default.get()
+            if generator._device is self._device:
+                known = generator._known.get(key)
+                learns = known is None
+                if known is not None:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+                    begun = known.begin(self._launches, generator, arrays)
+                    if begun is not None:
+                        awaited, drawn = begun
+                        await awaited.wait()
+                        return drawn  # type: ignore[no-any-return]
         await self._begin_verb(plan, arguments, keywords)
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
         requests = await planner._ask_all()
-        if question is not None and known is None:
-            learn(question, planner._drawing, requests, planner._made, result)
+        if learns and question is not None and generator is not None:
+            learn(question, generator, planner._drawing, requests, planner._made, result)
         return result
 
     def generator(
@@ -307,19 +324,31 @@ class BatchRandom(_RandomVerbs, Batched):
     generator does not move.
     """
 
-    __slots__ = ()
+    __slots__ = ("_default",)
+
+    def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
+        super().__init__(device, batch)
+        self._default = device.part(DefaultGenerator)
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
-        if not is_stateful(plan):
+        ask = ASKS[plan]
+        if ask is None:
             return super()._send(plan, arguments, keywords)
         batch = self._batch
         assert batch is not None  # this is its form for batches
-        question = question_of(self._device, plan, arguments, keywords) if batch.lane == LANE_COMPUTE else None
-        before = None if question is None else question[1]._known.get(question[0])
-        if question is not None and before is not None:
-            drawn = before.send(batch, question)
-            if drawn is not None:
-                return cast("T", drawn)
+        question = ask(arguments, keywords) if batch.lane == LANE_COMPUTE else None
+        generator, learns = None, False
+        if question is not None:
+            key, generator, arrays = question
+            if generator is None:
+                generator = self._default.generator or self._default.get()
+            if generator._device is self._device:
+                known = generator._known.get(key)
+                learns = known is None
+                if known is not None:
+                    drawn = known.send(batch, generator, arrays)
+                    if drawn is not None:
+                        return drawn  # type: ignore[no-any-return]
         batch.check()
         planner = self._planner()
         result = plan(planner, *arguments, **keywords)
@@ -328,12 +357,12 @@ class BatchRandom(_RandomVerbs, Batched):
             batch.send_all(requests)
         except BaseException:
             if planner._began is not None and not any(request.sent for request in requests):
-                generator, stood = planner._began
-                generator._state, generator._lam = stood, 0.0
+                began, stood = planner._began
+                began._state, began._lam = stood, 0.0
             raise
         self._rehearse(requests)
-        if question is not None and before is None:
-            learn(question, planner._drawing, requests, planner._made, result)
+        if learns and question is not None and generator is not None:
+            learn(question, generator, planner._drawing, requests, planner._made, result)
         return result
 
 

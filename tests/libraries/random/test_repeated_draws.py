@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from typing import Any
 
@@ -10,9 +11,10 @@ import pytest
 import trio
 
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
+from atomr_trio._calls.known import stateful
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.random.positions import BOUNDS, Bounds, Place, Step, drawn, step
-from atomr_trio.libraries.random.repeated import question_of
+from atomr_trio.libraries.random.questions import _HEADS, ASKS, question_of
 from atomr_trio.testing import ReturnStatus, inject
 from support.random_host import Shadow, assert_drawn
 from support.rogue import gated, kill_worker
@@ -180,13 +182,43 @@ async def test_repetitions_are_not_planned(dev: Any, monkeypatch: pytest.MonkeyP
 
 async def test_numbers_that_are_equal_but_differ_are_other_draws(dev: Any) -> None:
     """The sign of a zero is one of the parameters; so is whether a number is whole."""
-    core, plan = core_of(dev), type(dev.random).normal.plan
-    questions = [question_of(core, plan, (loc,), {}) for loc in (0.0, -0.0, 0, 0.0, False)]
+    plan = type(dev.random).normal.plan
+    questions = [question_of(plan, (loc,), {}) for loc in (0.0, -0.0, 0, 0.0, False)]
     keys = [None if each is None else each[0] for each in questions]
     assert keys[0] == keys[3]
     assert len(set(keys)) == 4
-    assert question_of(core, plan, ([0.0],), {}) is None
-    assert question_of(core, plan, (), {"generator": "philox"}) is None
+    assert question_of(plan, ([0.0],), {}) is None
+    assert question_of(plan, (), {"generator": "philox"}) is None
+
+
+async def test_generated_questions_of_draws_are_those_of_the_general_way(dev: Any) -> None:
+    one, two, out = dev.random.generator(seed=5), dev.random.generator(seed=6), dev.empty(8, np.float32)
+    values = [0.0, -0.0, 1.5, math.nan, 1, True, None, (2, 3), (2, True), (2.0,), np.float32, np.dtype("f4"), "float32"]
+    values += [out, dev.empty(4, np.float32), one, two, [1], np.float32(1), object()]
+    calls: list[tuple[tuple[Any, ...], dict[str, Any]]] = [((), {}), ((0.0, 1.0), {"out": out, "generator": one})]
+    calls += [((each,), {}) for each in values] + [((1.0, each), {"size": each}) for each in values]
+    calls += [((), {name: each}) for each in values for name in ("out", "generator", "dtype")]
+    calls += [((), {"out": out, "generator": each}) for each in values]
+    for first in calls:
+
+        @stateful
+        def plan() -> None:
+            """The plan of a verb that is called with `first` before all others."""
+
+        try:
+            for arguments, keywords in (first, *calls):
+                asked, general = ASKS[plan](arguments, keywords), question_of(plan, arguments, keywords)
+                assert (asked is None) == (general is None), (first, arguments, keywords)
+                if asked is not None and general is not None:
+                    assert asked[0] == general[0], (first, arguments, keywords)
+                    assert asked[1] is general[1], (first, arguments, keywords)
+                    assert list(map(id, asked[2])) == list(map(id, general[2])), (first, arguments, keywords)
+        finally:
+            del ASKS[plan]
+            _HEADS.clear()  # otherwise they would be too many in the middle of a comparison
+    keys = [question_of(print, *each) for each in calls]
+    distinct = {each[0] for each in keys if each is not None}
+    assert len(distinct) > len(calls) // 3
 
 
 async def test_a_seek_or_another_draw_in_between_is_seen(dev: Any) -> None:
