@@ -126,18 +126,16 @@ def _shared(arrays: Sequence[DeviceArray]) -> Iterator[Hashable]:
         yield first, array._offset - arrays[first]._offset
 
 
-def question_of(
-    plan: Callable[..., object], arguments: Sequence[object], keywords: Mapping[str, object]
-) -> Question | None:
-    """Return the question whose key has the arrays themselves: their blocks, which are never reused, and their places.
+def located(question: Question) -> Question:
+    """Return a question whose key also has the arrays themselves: their blocks, which are never reused, and places.
 
     Two views of the same elements are the same.
     """
-    question = form_of(plan, arguments, keywords)
-    if question is None:
-        return None
     key, arrays = question
-    return (key, *[(each._storage.block, each._offset) for each in arrays]), arrays
+    parts = [key]
+    for array in arrays:
+        parts += (array._storage.block, array._offset)
+    return tuple(parts), arrays
 
 
 @attrs.frozen

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
-from .._arrays.arrays import DeviceArray, Storage, check_usable
+from .._arrays.arrays import DeviceArray, Storage, check_usable, view_of
 from .._arrays.memory import DeviceMemory
 from .._generation.core import DeviceCore, DevicePart
 from .._generation.requests import CallKind, CommandRequest
@@ -33,7 +33,8 @@ from .._wire.ready import has_room, new_identity, ready_head, with_holes
 from .._wire.records.calls import WORD
 from .._wire.records.sequences import pack_words
 from .batch_sender import BatchSender, ShortLaunches
-from .known import Question, question_of
+from .forms import ASKS
+from .known import Question, located
 from .launching import AwaitedLaunch, LaunchPath
 from .outgoing import Outgoing
 from .verbs import Library
@@ -60,6 +61,8 @@ class _View(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: np.dtype[Any]
+    plain: np.dtype[Any] | None
+    """Its dtype if it is C-contiguous."""
 
 
 class _Answered(NamedTuple):
@@ -82,6 +85,7 @@ class KnownSequence:
         "_engine",
         "_fills",
         "_given",
+        "_is_answered",
         "_is_tuple",
         "_key",
         "_layouts",
@@ -138,15 +142,14 @@ class KnownSequence:
         self._is_tuple = is_tuple
         self._constant = [0, *request.words[1:]]
         self._fills = [
-            (word, *places[array._block], address - array.address)
+            (word, places[array._block][0], places[array._block][1] + address - array.address)
             for word, address in enumerate(request.words)
             for array in made
             if word and array._block.holds(address)
         ]
-        """The words that are addresses of new memory: their numbers, the array, the bytes of others before it there,
-        and the bytes behind its start."""
-        answered = [0] if self.sequence.answer_bytes else []
-        self._words = [*answered, *(word for word, *_ in self._fills)]
+        """The words that are addresses of new memory: their numbers, the array, and the bytes behind its start."""
+        self._is_answered = self.sequence.answer_bytes > 0
+        self._words = [*([0] if self._is_answered else []), *(word for word, *_ in self._fills)]
         """The words that differ each time."""
         self.places: tuple[int, ...] = tuple(kind.later.struct.size + WORD * word for word in self._words)
         self._numbers = [places[block][0] if block in places else block for block, _ in request.operands]
@@ -194,6 +197,7 @@ class KnownSequence:
         for name in (
             "_engine",
             "_fills",
+            "_is_answered",
             "_is_tuple",
             "_layouts",
             "_results",
@@ -214,7 +218,10 @@ class KnownSequence:
 
     def reads_torn(self) -> bool:
         """Return whether it writes to a torn array that it may also read: then it has to be planned anew."""
-        return any(block.torn is not None for block in self.writes)
+        for block in self.writes:  # noqa: SIM110 - `any` takes three times as long
+            if block.torn is not None:
+                return True
+        return False
 
     def make(self, memory: DeviceMemory) -> list[DeviceArray]:
         """Return new arrays for one repetition."""
@@ -228,19 +235,20 @@ class KnownSequence:
         """Return the verb's result."""
         results: list[object] = []
         for each in self._results:
-            if isinstance(each, _View):
+            if type(each) is _View:
                 results.append(_viewed(new[each.number], each))
-            elif isinstance(each, _Answered):
+            elif type(each) is _Answered:
                 results.append(into[each.number])
             else:
-                results.append(None if each is None else arrays[each])
+                results.append(None if each is None else arrays[cast("int", each)])
         return tuple(results) if self._is_tuple else results[0]
 
     def words(self, new: Sequence[DeviceArray], place: int) -> list[int]:
         """Return the words that differ, for a slot at this place of the host."""
-        addresses = [array.address for array in new]
-        words = [addresses[number] + before + behind for _, number, before, behind in self._fills]
-        return [place, *words] if self.sequence.answer_bytes else words
+        words = [place] if self._is_answered else []
+        for _, number, more in self._fills:
+            words.append(new[number]._storage.block.address + more)  # a new array begins with its block
+        return words
 
     def again(
         self,
@@ -302,7 +310,8 @@ class KnownSequence:
 
 
 def _viewed(array: DeviceArray, view: _View) -> DeviceArray:
-    return DeviceArray._create(array._storage, array._offset + view.offset, view.shape, view.strides, view.dtype)
+    _, offset, shape, strides, dtype, plain = view
+    return view_of(array._storage, array._offset + offset, shape, strides, dtype, plain)
 
 
 # --- the short way ----------------------------------------------------------------------------------------------------
@@ -327,7 +336,8 @@ class _BatchSequence(ShortLaunches):
         slot: Slot | None,
         into: tuple[npt.NDArray[Any], ...],
     ) -> None:
-        super().__init__(mailbox, errors)
+        self.mailbox = mailbox  # a call of `ShortLaunches.__init__` would take as long as all of these
+        self.errors = errors
         self._into = into
         self._sequence = sequence
         self._slot = slot
@@ -447,7 +457,7 @@ def _result(result: object, arrays: Sequence[DeviceArray], made: Sequence[Device
     for number, array in enumerate(made):
         if array._block is result._block:
             offset = result._offset - array._offset
-            return _View(number, offset, result.shape, result.strides, result.dtype)
+            return _View(number, offset, result.shape, result.strides, result.dtype, result._plain)
     return _UNKNOWN
 
 
@@ -455,8 +465,11 @@ def _question_of(
     library: Library, plan: Callable[..., object], arguments: Sequence[object], keywords: dict[str, Any]
 ) -> Question | None:
     """Return the question of a verb. An awaited one may do more than one of a batch, to spare its `out`."""
-    question = question_of(plan, arguments, keywords)
-    return None if question is None else ((library._is_awaited, question[0]), question[1])
+    form = ASKS[plan](arguments, keywords)
+    if form is None:
+        return None
+    key, arrays = located(form)
+    return (library._is_awaited, key), arrays
 
 
 def _alike(library: Library, plan: Callable[..., object], arguments: Sequence[object], keywords: Any) -> Hashable:
@@ -474,10 +487,12 @@ def _alike(library: Library, plan: Callable[..., object], arguments: Sequence[ob
 class SequencedLibrary(Library):
     """The base of the forms of a library whose verbs are sequences."""
 
-    __slots__ = ("_spared", "_told")
+    __slots__ = ("_sequences", "_spared", "_staging", "_told")
 
     def __init__(self, device: DeviceCore, batch: BatchSender | None = None) -> None:
         super().__init__(device, batch)
+        self._sequences = device.part(KnownSequences)
+        self._staging = device.part(Transfers).staging
         self._told: Told | None = None
         """What the verb tells of its answers on the host."""
         self._spared: DeviceArray | None = None
@@ -492,7 +507,7 @@ class SequencedLibrary(Library):
     async def _ask(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         self._device.home.check_task()
         question = _question_of(self, plan, arguments, keywords)
-        sequences = self._device.part(KnownSequences)
+        sequences = self._sequences
         sequence = None if question is None else sequences.find(question[0])
         if question is not None and sequence is not None and not sequence.reads_torn():
             again: Any = await self._repeat(sequence, question[1])
@@ -512,7 +527,7 @@ class SequencedLibrary(Library):
 
     def _send(self, plan: Callable[..., T], arguments: Sequence[object], keywords: dict[str, Any]) -> T:
         question = _question_of(self, plan, arguments, keywords)
-        batch, sequences = self._batch, self._device.part(KnownSequences)
+        batch, sequences = self._batch, self._sequences
         assert batch is not None  # this is its form for batches
         batch.check()
         sequence = None if question is None else sequences.find(question[0])
@@ -541,9 +556,9 @@ class SequencedLibrary(Library):
         """
         device, launches, size = self._device, self._launches, sequence.sequence.answer_bytes
         await trio.lowlevel.checkpoint_if_cancelled()
-        new = sequence.make(device.part(DeviceMemory))
+        new = sequence.make(launches.memory)
         into = () if sequence.told is None else sequence.told.new()
-        staging, actor = device.part(Transfers).staging, device.actor_of(sequence.sequence.kind.later)
+        staging, actor = self._staging, device.actor_of(sequence.sequence.kind.later)
         path, mailbox = launches.present_path(), actor.mailbox
         may_begin = mailbox.posted == mailbox.taken and actor.current is None and (not size or staging.has_free(size))
         launcher = words_launcher(path, sequence) if path is not None and may_begin and not first else None
@@ -571,11 +586,11 @@ class SequencedLibrary(Library):
     ) -> object:
         """Send a known sequence once more in a batch. Returns the verb's result. See `_repeat` for the `first`."""
         path, size = batch.path, sequence.sequence.answer_bytes
-        new = sequence.make(self._device.part(DeviceMemory))
+        new = sequence.make(self._launches.memory)
         into = () if sequence.told is None else sequence.told.new()
         launcher = None if path is None or first else words_launcher(path, sequence)
         if launcher is not None:
-            slot = self._device.part(Transfers).staging.acquire_for_batch(size) if size else None
+            slot = self._staging.acquire_for_batch(size) if size else None
             if slot is not None or not size:
                 owner = _BatchSequence(batch.mailbox_of(sequence.sequence.kind), batch.errors, sequence, slot, into)
                 words = sequence.words(new, 0 if slot is None else slot.place)

@@ -22,7 +22,7 @@ import trio.testing
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed, DeviceFailed, InvalidArgument, StaleArray
 from atomr_trio._arrays import arrays as _arrays
-from atomr_trio._calls.known import _MOST_KNOWN, form_of, question_of
+from atomr_trio._calls.known import _MOST_KNOWN, form_of, located
 from atomr_trio._calls.verbs import Library
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import generation as _generation
@@ -240,15 +240,15 @@ def test_questions_say_what_they_are_about_and_in_which_place():
     def plan() -> None: ...
 
     def key(*arguments: Any, **keywords: Any) -> Any:
-        question = question_of(plan, arguments, keywords)
-        return None if question is None else question[0]
+        question = form_of(plan, arguments, keywords)
+        return None if question is None else located(question)[0]
 
     several = [key(), key(1), key(1.0), key(True), key("alpha"), key(alpha=1), key(beta=1), key(None), key(1, None)]
     several += [key(()), key((1,)), key((True,)), key((1, 2)), key((2, 1)), key((None,))]
     several += [key(alpha=1, beta=2), key(alpha=2, beta=1), key(1, alpha=1), key("alpha", 1), key(0), key(False)]
     assert len(set(several)) == len(several)
     assert key(2, alpha=0.5) == key(2, alpha=0.5)
-    assert question_of(print, (), {}) != question_of(plan, (), {})
+    assert form_of(print, (), {}) != form_of(plan, (), {})
     others: list[Any] = [0.0, -0.0, "0.0", "-0.0", 1.5, np.float64(1.5), np.float64(0), np.float64(-0.0), np.float32(0)]
     others += [
         np.int32(1),
@@ -445,7 +445,7 @@ async def test_views_are_the_same_by_their_elements_and_their_forms_by_what_a_re
     x, other = dev.zeros(4096, np.float32), dev.zeros(4096, np.float32)
 
     def exact(*arrays: Any) -> Any:
-        return question_of(Library._copy, arrays, {})[0]
+        return located(form_of(Library._copy, arrays, {}))[0]
 
     def form_key(*arrays: Any) -> Any:
         return form_of(Library._copy, arrays, {})[0]
