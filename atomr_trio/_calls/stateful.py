@@ -194,28 +194,32 @@ class Plain(Protocol):
     def plain(self) -> dict[str, object]:
         """Return what it tells."""
 
-    def moved(self, steps: int) -> Self:
-        """Return the state that is so many steps behind."""
+    def moved(self, steps: int, pace: Any) -> Self:
+        """Return the state that is so many steps of a pace behind."""
 
 
 S = TypeVar("S", bound=Plain)
-Position = tuple[StatefulPlan | None, Plain, int]
-"""Where an execution begins: its plan, if that has a state; and the state, and the steps behind it, for its error."""
+Position = tuple[StatefulPlan | None, Plain, int, object]
+"""Where an execution begins: its plan, if that has a state; and the state, and the steps behind it with their pace, for
+its error."""
 
 
 class Holder(Generic[S]):
     """What has a state, such as a generator.
 
-    Most executions move it on by some steps of one kind. Those are only counted: a new state with each of them would
-    take as long as its record. If the worker's plan was in the counted state's place, it has moved on by as many.
+    Most executions move it on by some steps, and follow others of the same pace. The steps are only counted: a new
+    state with each execution would take as long as its record. If the plan of the worker was in the state that they are
+    counted from, it has moved on by as many.
     """
 
-    __slots__ = ("_counted", "_plan", "_steps")
+    __slots__ = ("_counted", "_pace", "_plan", "_steps")
 
     def __init__(self, state: S, plan: StatefulPlan) -> None:
         self._counted: S = state
         """The state that the steps are counted from."""
         self._steps = 0
+        self._pace: object = None
+        """What the steps are."""
         self._plan = plan
 
     @property
@@ -236,7 +240,7 @@ class Holder(Generic[S]):
     def _settle(self) -> None:
         """Count from where it stands."""
         before, plan = self._counted, self._plan
-        behind = before.moved(self._steps)
+        behind = before.moved(self._steps, self._pace)
         there = plan._there
         if there is not None and there[1] is before[0]:
             plan._there = there[0], behind[0]
@@ -299,8 +303,8 @@ def _note_failed(launch: Launch, error: DeviceError) -> None:
 
 
 def _told(position: Position) -> dict[str, object]:
-    _, before, steps = position
-    return before.moved(steps).plain()
+    _, before, steps, pace = position
+    return (before.moved(steps, pace) if steps else before).plain()
 
 
 Numbers = Callable[[Any], Sequence[int]]
@@ -313,9 +317,11 @@ class Moves(NamedTuple):
     behind: Callable[[Any, Any], Plain | None]
     """Returns the state behind it, by the holder and the state before; None if it has to be planned."""
     steps: int = 0
-    """By how many steps it does that where they are all that changes; 0 if that is nowhere so."""
+    """How many steps that are, where steps can be counted; 0 if they nowhere can."""
+    pace: object = None
+    """What a step is: executions of one pace may be counted together. It is compared by its identity."""
     room: Callable[[Any], int] = int
-    """Returns up to how many steps behind a state that is so; 0 for a state where it is not."""
+    """Returns how many steps may be counted from a state."""
 
 
 class KnownExecution:
@@ -325,14 +331,26 @@ class KnownExecution:
     needs to tell that.
     """
 
-    __slots__ = ("_behind", "_call", "_from", "_is_new", "_key", "_most", "_numbers", "_plan", "_room", "_steps")
+    __slots__ = (
+        "_behind",
+        "_call",
+        "_from",
+        "_is_new",
+        "_key",
+        "_most",
+        "_numbers",
+        "_pace",
+        "_plan",
+        "_room",
+        "_steps",
+    )
 
     def __init__(self, call: KnownCall, plan: StatefulPlan | None, moves: Moves, numbers: Numbers | None) -> None:
         self._call = call
         self._key = call._key
         self._is_new = call.new is not None
         self._plan = plan
-        self._behind, self._steps, self._room = moves
+        self._behind, self._steps, self._pace, self._room = moves
         self._from: object = None
         """The state that was counted from last time."""
         self._most = 0
@@ -412,7 +430,9 @@ class KnownExecution:
         owner: _BatchExecutions | _AwaitedExecution,
     ) -> DeviceArray | None:
         """Write its record, and move the holder on. Returns its result; None, without any effect, if that cannot be."""
-        plan, before, steps = self._plan, holder._counted, self._steps
+        if holder._pace is not self._pace and holder._steps:
+            holder._settle()
+        plan, before, steps, pace = self._plan, holder._counted, self._steps, self._pace
         if plan is not None:
             there = plan._there
             if there is None or there[1] is not before[0] or there[0] != generation:  # see `StatefulPlan.is_in`
@@ -430,7 +450,7 @@ class KnownExecution:
             behind = self._behind(holder, before)
             if behind is None:
                 return None
-        numbers, position = self._numbers, (plan, before, begins)
+        numbers, position = self._numbers, (plan, before, begins, pace)
         words = () if numbers is None else numbers(before)
         result: DeviceArray | None
         if self._is_new:
@@ -442,7 +462,7 @@ class KnownExecution:
             if not launcher(self._call, (result, position), owner, None, 0, words):
                 return None
         if behind is None:
-            holder._steps = steps
+            holder._steps, holder._pace = steps, pace
         else:
             if plan is not None:
                 plan._there = generation, behind[0]

@@ -217,13 +217,63 @@ def drawn(place: Place, draw: str, count: int, lam: float = 0.0, bounds: Bounds 
     return Draw(behind, moved)
 
 
-def offset_of(place: Place, draw: str, count: int) -> int:
-    """Return by how much a draw moves the offset of a generator without a record; 0 if something is recorded then."""
-    kind = KINDS[place.kind]
-    if kind.is_quasi:
-        return count // place.dims
-    entry = recorded(place.kind, draw, count, 0.0) if slots_of(place) and draw != POISSON else None
-    return _units(place.kind, entry) if entry is not None and _words(place.kind, entry) == 1 else 0
+class Pace(NamedTuple):
+    """What draws have in common that can be counted together: as many as they are, they are one draw of all units."""
+
+    entry: str
+    """How a record names them."""
+    words: int
+    """The words that a unit takes."""
+    per_unit: int
+    slots: int
+    """T; 0 for a quasi kind, whose offset says everything."""
+
+
+_PACES: Final[dict[Pace, Pace]] = {}
+"""Each pace is one object."""
+
+
+def pace_of(place: Place, draw: str, count: int) -> tuple[Pace, int] | None:
+    """Return the pace of a draw, and its units; None if its draws cannot be counted."""
+    pace, units = Pace("", 1, 1, 0), count // place.dims
+    if not KINDS[place.kind].is_quasi:
+        slots = slots_of(place)
+        if not slots or draw == POISSON:
+            return None
+        entry = recorded(place.kind, draw, count, 0.0)
+        pace = Pace(entry.draw, _words(place.kind, entry), _per_unit(place.kind, entry), slots)
+        units = _units(place.kind, entry)
+    return _PACES.setdefault(pace, pace), units
+
+
+def room_at(place: Place, pace: Pace, bounds: Bounds) -> int:
+    """Return how many units of a pace may be drawn from a place on, so that `moved` tells where that ends."""
+    entry, words, per_unit, slots = pace
+    points = KINDS[place.kind].points
+    if not slots or (words == 1 and not place.record):
+        return points - 1 - place.offset
+    others = place.record[:-1] if place.record and place.record[-1].draw == entry else place.record
+    in_all = _numbers(others)
+    if in_all is None or (others and others[-1].draw == entry) or (words == 1 and not others):
+        return 0
+    if len(others) >= bounds.entries or in_all + slots * per_unit > bounds.numbers:
+        return 0
+    return max(0, (points // 2 - place.offset) // words - 2 * slots)
+
+
+def moved(place: Place, pace: Pace, units: int) -> Place:
+    """Return the place so many units of a pace behind a place that has room for them."""
+    entry, words, per_unit, slots = pace
+    record = place.record
+    if not slots or (words == 1 and not record):
+        return place._replace(offset=place.offset + units)
+    if record and record[-1].draw == entry:
+        units += record[-1].numbers // per_unit
+        record = record[:-1]
+    rest = units % slots
+    if rest:
+        record = (*record, Entry(entry, rest * per_unit))
+    return place._replace(offset=place.offset + words * (units - rest), record=record)
 
 
 def step(place: Place, draw: str, count: int) -> Step:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from ..._arrays.arrays import DeviceArray
 from ..._calls.stateful import KnownExecution, Moves
 from .generator import RandomGenerator
-from .positions import END, KINDS, POISSON, Place, drawn, offset_of, step
+from .positions import END, POISSON, Place, drawn, pace_of, room_at, step
 from .questions import Question
 from .states import State
 
@@ -60,7 +60,7 @@ def learn(
         moves = _own_moves(drawing)
         found = KnownExecution.of(None, arrays, requests, made, result, moves, _own_numbers, drawing.places)
     else:
-        moves = _moves(drawing, generator._state.place)
+        moves = _moves(drawing, generator)
         found = KnownExecution.of(generator._plan, arrays, requests, made, result, moves)
     if found is None:
         return
@@ -86,13 +86,14 @@ def _own_moves(drawing: OwnDrawing) -> Moves:
     return Moves(behind)
 
 
-def _moves(drawing: Drawing, place: Place) -> Moves:
-    """Return how a draw moves a generator of the place's kind and ordering."""
+def _moves(drawing: Drawing, generator: RandomGenerator) -> Moves:
+    """Return how a draw moves its generator."""
     draw, numbers, lam = drawing
-    by_step, ordering, points = step(place, draw, numbers), place.ordering, KINDS[place.kind].points
+    place, bounds = generator._state.place, generator._bounds
+    by_step, ordering = step(place, draw, numbers), place.ordering
 
     def behind(generator: RandomGenerator, before: State) -> State | None:
-        found = by_step(before.place, generator._bounds) or general(generator, before.place)
+        found = by_step(before.place, bounds) or general(generator, before.place)
         return None if found is None else State(found, before.own, before.spawned)
 
     def general(generator: RandomGenerator, before: Place) -> Place | None:
@@ -100,13 +101,17 @@ def _moves(drawing: Drawing, place: Place) -> Moves:
         if draw == POISSON and lam != generator._lam:
             return None
         try:
-            found = drawn(before, draw, numbers, lam, generator._bounds)
+            found = drawn(before, draw, numbers, lam, bounds)
         except OverflowError:
             return None
         return found.place if found.place is found.drawn else None
 
-    def room(before: State) -> int:
-        found = before.place
-        return 0 if found.record or found.ordering != ordering else points - 1 - found.offset
+    counted = pace_of(place, draw, numbers)
+    if counted is None:
+        return Moves(behind)
+    pace, units = counted
 
-    return Moves(behind, offset_of(place, draw, numbers), room)
+    def room(before: State) -> int:
+        return room_at(before.place, pace, bounds) if before.place.ordering == ordering else 0
+
+    return Moves(behind, units, pace, room)

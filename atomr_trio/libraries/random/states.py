@@ -8,7 +8,22 @@ from typing import Any, Final, NamedTuple
 
 from ..._values.errors import InvalidArgument
 from ..._values.util import named, shown
-from .positions import BOUNDS, END, KINDS, LONG, MOST_LAM, POISSON, Bounds, Entry, Kind, Place, even, recorded
+from .positions import (
+    BOUNDS,
+    END,
+    KINDS,
+    LONG,
+    MOST_LAM,
+    POISSON,
+    Bounds,
+    Entry,
+    Kind,
+    Pace,
+    Place,
+    even,
+    moved,
+    recorded,
+)
 from .programs import FUNCTIONS
 
 MOST_DIMENSIONS: Final = 20_000
@@ -26,9 +41,9 @@ class State(NamedTuple):
     spawned: int = 0
     """How many generators were spawned."""
 
-    def moved(self, steps: int) -> State:
-        """Return the state whose offset is so much larger."""
-        return self._replace(place=self.place._replace(offset=self.place.offset + steps)) if steps else self
+    def moved(self, steps: int, pace: Pace) -> State:
+        """Return the state so many units of a pace behind."""
+        return self._replace(place=moved(self.place, pace, steps))
 
     def plain(self) -> dict[str, Any]:
         """Return the state as numbers, strings and lists."""

@@ -13,7 +13,18 @@ import trio
 from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutOfDeviceMemory, RestartPolicy
 from atomr_trio._calls.known import stateful
 from atomr_trio._device.device import core_of
-from atomr_trio.libraries.random.positions import BOUNDS, Bounds, Place, Step, drawn, step
+from atomr_trio.libraries.random.positions import (
+    BOUNDS,
+    KINDS as KINDS_OF_CURAND,
+    Bounds,
+    Place,
+    Step,
+    drawn,
+    moved,
+    pace_of,
+    room_at,
+    step,
+)
 from atomr_trio.libraries.random.questions import _HEADS, ASKS, question_of
 from atomr_trio.testing import ReturnStatus, inject
 from support.random_host import Shadow, assert_drawn
@@ -272,6 +283,61 @@ def test_a_step_is_what_the_draw_does(kind: str, bounds: Bounds) -> None:
     assert longest > 5 or kind not in ("philox", "xorwow", "mrg32k3a") or bounds != BOUNDS
     place = Place(kind, "default", 3, 1)
     assert step(place, "poisson", 10)(place, bounds) is None or "sobol" in kind
+
+
+@pytest.mark.parametrize("kind", ["philox", "xorwow", "mrg32k3a", "sobol32", "scrambled_sobol64"])
+@pytest.mark.parametrize("bounds", [BOUNDS, Bounds(3, 500_000)], ids=["usual", "narrow"])
+def test_draws_that_are_counted_end_where_they_end_one_by_one(kind: str, bounds: Bounds) -> None:
+    chance, counted = random.Random(kind), 0
+    is_quasi = "sobol" in kind
+    for ordering in ("default",) if is_quasi else ("default", "legacy"):
+        place = Place(kind, ordering, 0 if is_quasi else 3, 2 if is_quasi else 1)
+        for _ in range(1000):
+            draw, before = chance.choice(WORDS_OF_DRAWS), place
+            count = chance.choice((2, 10, 1000, 4096, 262_144, 300_000, 2_000_000))
+            found = pace_of(place, draw, count)
+            assert found is not None
+            pace, units = found
+            room = room_at(before, pace, bounds)
+            for number in range(1, chance.choice((1, 2, 9)) + 1):
+                right = drawn(place, draw, count, 0.0, bounds)
+                if number * units <= room:
+                    counted += 1
+                    assert moved(before, pace, number * units) == right.drawn == right.place
+                place = right.place
+            if chance.random() < 0.2:
+                place = place._replace(offset=chance.choice((0, 7, 4096, 1 << 20)), record=())
+            elif chance.random() < 0.05:
+                place = drawn(place, "poisson", 10, 3000.0, bounds).place
+    assert counted > 500
+    for draw in WORDS_OF_DRAWS:  # towards the end of the sequence
+        points = KINDS_OF_CURAND[kind].points
+        place = Place(kind, "default", 3, 1, points - 5)
+        found = pace_of(place, draw, 2)
+        assert found is not None
+        assert room_at(place, found[0], bounds) <= 4
+
+
+@pytest.mark.parametrize("batched", [False, True])
+async def test_draws_of_several_paces_are_counted_and_told_exactly(dev: Any, batched: bool) -> None:
+    """Draws of two words each leave a record, and the generator is asked in between where it stands."""
+    generator, shadow = new(dev)
+    outs = {name: dev.empty(COUNT, name) for name in ("float32", "float64")}
+    chance = random.Random(3)
+    for turn in range(40):
+        names = [chance.choice(("float32", "float64")) for _ in range(chance.choice((1, 2, 5)))]
+        verb = chance.choice(("uniform", "normal"))
+        if batched:
+            async with dev.batch() as batch:
+                for name in names:
+                    getattr(batch.random, verb)(out=outs[name], generator=generator)
+        else:
+            for name in names:
+                await getattr(generator, verb)(out=outs[name])
+        rights = [shadow.draw(f"{verb}_{name}", COUNT, *((0.0, 1.0) if verb == "normal" else ())) for name in names]
+        assert_drawn(await outs[names[-1]].to_host(), rights[-1], f"{verb} {names}")
+        if turn % 3 == 0:
+            assert generator._state.place == shadow.place
 
 
 def test_a_step_of_another_ordering_or_behind_the_end_is_none() -> None:
