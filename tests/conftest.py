@@ -20,7 +20,7 @@ import support
 from atomr_trio._generation import process
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._supervision.states import RequestState, check_change
-from support import template
+from support import halves, template
 
 if TYPE_CHECKING:
     from atomr_trio import Device
@@ -93,27 +93,18 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(f"matrix: {len(sizes)} of {sizes[0]} cells")
 
 
-def is_black(item: pytest.Item) -> bool:
-    """Whether a case is a black square, where the parameters of its test are the sides of a chessboard.
-
-    Each value of a parameter has white squares with every other parameter.
-    """
-    names = [mark.args[0] for mark in item.iter_markers("parametrize")]
-    firsts = [each.split(",")[0].strip() if isinstance(each, str) else each[0] for each in names]
-    if len(names) < (1 if support.HALVED else 2):
+def is_halved_away(item: pytest.Item) -> bool:
+    """Whether a case is left out of an ordinary run because it is a black square of its test's chessboard."""
+    if support.SWEEP or not (support.HALVED or item.get_closest_marker("halved")) or not hasattr(item, "callspec"):
         return False
-    return sum(item.callspec.indices[each] for each in firsts) % 2 == 1  # type: ignore[attr-defined, no-any-return]
+    marks = list(item.iter_markers("parametrize"))
+    return halves.is_black(marks, item.callspec.params, fewest=1 if support.HALVED else 2)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
     unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
-    left_out = [
-        item
-        for item in items
-        if any(map(item.get_closest_marker, unwanted))
-        or (not support.SWEEP and (support.HALVED or item.get_closest_marker("halved")) and is_black(item))
-    ]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unwanted)) or is_halved_away(item)]
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
