@@ -10,6 +10,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import hypothesis
@@ -39,6 +40,10 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "determini
 
 collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["repository/test_wheel.py"])]
 
+
+TESTS = Path(__file__).parent
+UNCOUNTED = {"bindings", "repository", "simulator"}
+"""Folders whose tests are not about the package whose branches are counted: counting takes as long as they do."""
 
 # Arrays of tests are small, and a thread for each core would cost every worker a tenth of a second of them all.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -105,6 +110,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
     unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
     left_out = [item for item in items if any(map(item.get_closest_marker, unwanted)) or is_halved_away(item)]
+    for item in items:
+        if item.path.relative_to(TESTS).parts[0] in UNCOUNTED:
+            item.add_marker(pytest.mark.no_cover)
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
