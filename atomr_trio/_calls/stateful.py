@@ -307,8 +307,8 @@ def _told(position: Position) -> dict[str, object]:
     return (before.moved(steps, pace) if steps else before).plain()
 
 
-Numbers = Callable[[Any], Sequence[int]]
-"""Returns the numbers that an execution is given, by the state before it."""
+Numbers = Callable[[Any, int], Sequence[int]]
+"""Returns the numbers that an execution is given, by the state that was counted from and the steps behind that."""
 
 
 class Moves(NamedTuple):
@@ -446,12 +446,14 @@ class KnownExecution:
             if steps > self._most:
                 steps = 0
         if not steps:
-            begins, before = 0, holder._state
+            if holder._steps:
+                holder._settle()
+            begins, before = 0, holder._counted
             behind = self._behind(holder, before)
             if behind is None:
                 return None
         numbers, position = self._numbers, (plan, before, begins, pace)
-        words = () if numbers is None else numbers(before)
+        words = () if numbers is None else numbers(before, begins)
         result: DeviceArray | None
         if self._is_new:
             result = launcher(self._call, (position,), owner, words)
@@ -466,6 +468,6 @@ class KnownExecution:
         else:
             if plan is not None:
                 plan._there = generation, behind[0]
-            holder._state = behind
+            holder._counted = behind  # nothing is counted from the state before
         owner.begun.append(position)
         return result

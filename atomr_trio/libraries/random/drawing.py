@@ -170,7 +170,7 @@ class DrawingVerbs(PhiloxVerbs):
         image = self._compile_philox(drawing)
         result = self._empty(shape, drawing.dtype) if out is None else out
         self._plan_philox(drawing, image, drawer.seed, before.own, result, operation=name)
-        self._drawing = OwnDrawing(drawing.advanced, draws, PLACES_OF_NUMBERS)
+        self._drawing = OwnDrawing(drawing.advanced, draws, 0 if drawing.halves else drawing.units, PLACES_OF_NUMBERS)
         self._move(drawer, State(before.place, behind, before.spawned))
         return result
 

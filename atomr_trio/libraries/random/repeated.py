@@ -14,7 +14,7 @@ from ..._calls.stateful import KnownExecution, Moves
 from .generator import RandomGenerator
 from .positions import END, POISSON, Place, drawn, pace_of, room_at, step
 from .questions import Question
-from .states import State
+from .states import OWN_PACE, State
 
 if TYPE_CHECKING:
     from ..._generation.requests import CommandRequest
@@ -39,6 +39,8 @@ class OwnDrawing(NamedTuple):
     advanced: Callable[[int, int], int]
     """Returns the position behind some draws from a position on."""
     draws: int
+    units: int
+    """The positions that each draw takes; 0 if that differs."""
     places: tuple[int, int]
     """Where the key and the position are among the scalars of the kernel, in bytes."""
 
@@ -69,21 +71,24 @@ def learn(
     known[key] = found
 
 
-def _own_numbers(before: State) -> tuple[int, int]:
+def _own_numbers(before: State, steps: int) -> tuple[int, int]:
     """Return the key and the position that a kernel of our own is given."""
-    return before[0][2], before[1]
+    return before[0][2], before[1] + steps
 
 
 def _own_moves(drawing: OwnDrawing) -> Moves:
     """Return how a draw by a kernel of our own moves a generator."""
-    advanced, draws, _ = drawing
+    advanced, draws, units, _ = drawing
 
     def behind(_generator: RandomGenerator, before: State) -> State | None:
         place, own, spawned = before
         found = advanced(own, draws)
         return _new(State, (place, found, spawned)) if found < END else None
 
-    return Moves(behind)
+    def room(before: State) -> int:
+        return END - 1 - before.own
+
+    return Moves(behind, draws * units, OWN_PACE, room)
 
 
 def _moves(drawing: Drawing, generator: RandomGenerator) -> Moves:

@@ -31,6 +31,10 @@ _DRAWS: Final = frozenset(each.draw for each in FUNCTIONS.values()) - {LONG}
 """The draws that are recorded: those of 64-bit words are of quasi kinds alone, which have no record."""
 
 
+OWN_PACE: Final = Pace("own", 1, 1, 0)
+"""That of kernels of our own, which have a position beside that of the library. It is compared by its identity."""
+
+
 class State(NamedTuple):
     """Where a generator stands."""
 
@@ -43,6 +47,8 @@ class State(NamedTuple):
 
     def moved(self, steps: int, pace: Pace) -> State:
         """Return the state so many units of a pace behind."""
+        if pace is OWN_PACE:
+            return self._replace(own=self.own + steps)
         return self._replace(place=moved(self.place, pace, steps))
 
     def plain(self) -> dict[str, Any]:
