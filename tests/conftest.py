@@ -8,7 +8,8 @@ from __future__ import annotations
 import gc
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator
+import sys
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,10 +41,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "determini
 
 collect_ignore = [*([] if support.ON_GPU else ["gpu"]), *([] if support.WHEEL else ["repository/test_wheel.py"])]
 
-
-TESTS = Path(__file__).parent
 UNCOUNTED = {"bindings", "repository", "simulator"}
-"""Folders whose tests are not about the package whose branches are counted: counting takes as long as they do."""
+"""Folders whose tests are not about the package whose branches are counted: that takes as long again as they do."""
 
 # Arrays of tests are small, and a thread for each core would cost every worker a tenth of a second of them all.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -110,9 +109,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
     unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
     left_out = [item for item in items if any(map(item.get_closest_marker, unwanted)) or is_halved_away(item)]
-    for item in items:
-        if item.path.relative_to(TESTS).parts[0] in UNCOUNTED:
-            item.add_marker(pytest.mark.no_cover)
     if left_out:
         gone = set(left_out)
         items[:] = [item for item in items if item not in gone]
@@ -138,6 +134,19 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         trio.run(open_once)
     except Exception as error:
         pytest.exit(f"the GPU suite needs a working NVIDIA GPU: {type(error).__name__}: {error}", returncode=1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Count no branches in tests of `UNCOUNTED`: the mark of pytest-cov does nothing in processes of pytest-xdist."""
+    counting = sys.gettrace()
+    if item.path.relative_to(Path(__file__).parent).parts[0] in UNCOUNTED:
+        sys.settrace(None)
+    try:
+        return (yield)
+    finally:
+        if sys.gettrace() is not counting:
+            sys.settrace(counting)
 
 
 @pytest.fixture
