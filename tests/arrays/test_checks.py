@@ -204,6 +204,7 @@ async def test_each_worker_has_a_folder_that_goes_with_it():
                 await dev.wait_generation(after=lost.generation)
                 while not isinstance(await next_event(events), atomr_trio.WorkerReaped):
                     pass
+            await until(lambda: not core_of(dev).dying)
             assert [folder.path.is_dir() for folder in folders] == [False, True]
             assert folder_of(dev).path == folders[1].path
         assert not folders[1].path.exists()
