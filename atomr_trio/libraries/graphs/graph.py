@@ -426,16 +426,18 @@ class Graph(metaclass=NoPublicConstructor):
         Raises `trio.WouldBlock` while the device is being rebuilt, and when 512 commands of the lane, without those of
         batches, are unfinished; and the errors that `launch` raises before anything is sent.
         """
-        plan, path = self._plan, self._launches.present_unheard_path()
-        if hang_timeout is None and path is not None:
-            self._device.check_running()
-            self._catch_up(path)
+        plan = self._plan
+        if hang_timeout is None:
+            self._device.check_running()  # first of all: a path belongs to the thread that makes it
+            path = self._launches.present_unheard_path()
+            if path is not None:
+                self._catch_up(path)
             if self._repeated is not None and self._launches.begin_unheard(self._repeated, (self, plan)):
                 return
         request = self._request(hang_timeout)
         self._device.check_running()
         self._device.module_actor.begin_nowait(request, self._device.current)
-        self._learn(plan, path)
+        self._learn(plan, self._launches.present_unheard_path())
 
     def update(self, node: GraphNode, *arguments: object, **keywords: object) -> None:
         """Give a node other arguments, from the next launch on. Sends nothing: the launch sends the change.

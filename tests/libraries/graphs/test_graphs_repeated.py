@@ -12,7 +12,7 @@ import pytest
 import trio
 
 import atomr_trio
-from atomr_trio import CommandFailed, ContextLost, InvalidArgument, RestartPolicy, StaleArray, read_only
+from atomr_trio import CommandFailed, ContextLost, InvalidArgument, OutsideRun, RestartPolicy, StaleArray, read_only
 from atomr_trio._device.device import core_of
 from atomr_trio.libraries.graphs.repeated import MOST_CHANGES
 from atomr_trio.testing import inject
@@ -563,6 +563,19 @@ async def test_an_update_behind_a_launch_that_went_the_general_way_is_caught_up_
     graph.launch_nowait()
     assert await values(x) == [1 + 2 + 3 + 4] * N
     assert general == []
+
+
+async def test_a_launch_that_is_refused_in_another_thread_leaves_the_short_way_to_the_devices_own(dev, general):
+    graph, x, (node,) = await adding(dev)
+    await graph.launch()
+    del general[:]
+    with pytest.raises(OutsideRun):
+        await trio.to_thread.run_sync(graph.launch_nowait)
+    for amount in (10, 100):
+        graph.update(node, x, amount)
+        graph.launch_nowait()
+    assert general == []
+    assert await values(x) == [111] * N
 
 
 async def test_more_changes_than_are_sent_one_by_one_go_the_general_way(dev, general):
