@@ -75,24 +75,18 @@ def _written(positional: int, named: int, kinds: _Kinds) -> CodeType:
     """Return the function for so many arguments, and so many with a name, of these kinds."""
     numbers = range(len(kinds))
     arrays = [i for i in numbers if kinds[i] is DeviceArray]
-    given = "".join(f"a{i}, " for i in range(positional))
-    text = "def ask(arguments, keywords):\n"
-    text += f"    if len(arguments) != {positional} or len(keywords) != {named}:\n{_LEAVE}"
-    text += f"    {given} = arguments\n" if given else ""
-    if named:
-        text += f"    {''.join(f'n{i}, ' for i in range(named))} = keywords\n"
-        text += f"    {''.join(f'a{positional + i}, ' for i in range(named))} = keywords.values()\n"
+    text = taken_apart(positional, named)
     differs = [f"n{i} != N{i}" for i in range(named)]
     for i in numbers:
         differs.append(f"type(a{i}) is not {'DeviceArray' if i in arrays else f'K{i}'}")
         if kinds[i] is float:
             differs.append(f"not a{i}")  # 0.0 and -0.0 are equal
     if differs:
-        text += f"    if {' or '.join(differs)}:\n{_LEAVE}"
+        text += f"    if {' or '.join(differs)}:\n{LEAVE}"
     shares = [f"b{one} is b{two}" for one, two in itertools.combinations(arrays, 2)]
     if shares:
         text += "".join(f"    b{i} = a{i}._storage.block\n" for i in arrays)
-        text += f"    if {' or '.join(shares)}:\n{_LEAVE}"
+        text += f"    if {' or '.join(shares)}:\n{LEAVE}"
     text += "".join(f"    f{i} = a{i}._form or a{i}._find_form()\n" for i in arrays)
     if arrays:
         text += f"    if {' or '.join(f'f{i} is None' for i in arrays)}:\n        return None\n"
@@ -102,4 +96,16 @@ def _written(positional: int, named: int, kinds: _Kinds) -> CodeType:
     return compile(text, "<the question of a call>", "exec")
 
 
-_LEAVE: Final = "        return general(arguments, keywords)\n"
+def taken_apart(positional: int, named: int) -> str:
+    """Return the lines that begin a question: they give each argument and name its own, and leave for other numbers."""
+    given = "".join(f"a{i}, " for i in range(positional))
+    text = f"def ask(arguments, keywords):\n    if len(arguments) != {positional} or len(keywords) != {named}:\n{LEAVE}"
+    text += f"    {given} = arguments\n" if given else ""
+    if named:
+        text += f"    {''.join(f'n{i}, ' for i in range(named))} = keywords\n"
+        text += f"    {''.join(f'a{positional + i}, ' for i in range(named))} = keywords.values()\n"
+    return text
+
+
+LEAVE: Final = "        return general(arguments, keywords)\n"
+"""The line by which a question leaves for the general way."""

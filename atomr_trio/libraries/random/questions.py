@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from ..._arrays.arrays import DeviceArray
+from ..._calls.forms import LEAVE, taken_apart
 from ..._calls.known import PLAIN, is_stateful
 from .generator import RandomGenerator
 
@@ -142,19 +143,13 @@ def _written(positional: int, named: int, kinds: tuple[type, ...]) -> CodeType:
     Its text contains only numbers. Only those with a name can be a generator or an array.
     """
     numbers = range(len(kinds))
-    given = "".join(f"a{i}, " for i in range(positional))
-    text = "def ask(arguments, keywords):\n"
-    text += f"    if len(arguments) != {positional} or len(keywords) != {named}:\n{_LEAVE}"
-    text += f"    {given} = arguments\n" if given else ""
-    if named:
-        text += f"    {''.join(f'n{i}, ' for i in range(named))} = keywords\n"
-        text += f"    {''.join(f'a{positional + i}, ' for i in range(named))} = keywords.values()\n"
+    text = taken_apart(positional, named)
     differs = [f"n{i} != N{i}" for i in range(named)]
     for i in numbers:
         differs.append(f"type(a{i}) is not K{i}")
         if kinds[i] is tuple:
             differs.append(f"not are_ints(a{i})")
-    text += f"    if {' or '.join(differs)}:\n{_LEAVE}" if differs else ""
+    text += f"    if {' or '.join(differs)}:\n{LEAVE}" if differs else ""
     parts, generator, arrays = "head, ", "None", ""
     for i in numbers:
         if kinds[i] is RandomGenerator:
@@ -167,6 +162,3 @@ def _written(positional: int, named: int, kinds: tuple[type, ...]) -> CodeType:
             parts += f"a{i} or repr(a{i}), " if kinds[i] is float else f"a{i}, "
     text += f"    return ({parts}), {generator}, ({arrays})\n"
     return compile(text, "<the question of a draw>", "exec")
-
-
-_LEAVE: Final = "        return general(arguments, keywords)\n"
