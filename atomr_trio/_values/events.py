@@ -394,13 +394,15 @@ class Subscription:
         # While a count is owed, nothing may overtake it, or the gap would be reported in the wrong place. The count is
         # queued together with the event that follows, so that counts alone never fill the buffer of a slow listener.
         # A listener that has emptied its buffer takes the count by itself.
-        needed = 2 if self._dropped else 1
-        if self._buffer - self._waiting() < needed:
-            self._dropped += 1
-            return
         if self._dropped:
+            if self._buffer - self._waiting() < 2:
+                self._dropped += 1
+                return
             self._send.send_nowait(self._take_dropped())
-        self._send.send_nowait(event)
+        try:
+            self._send.send_nowait(event)
+        except trio.WouldBlock:
+            self._dropped += 1
 
     def _waiting(self) -> int:
         return self._receive.statistics().current_buffer_used

@@ -20,7 +20,7 @@ import pytest
 import trio
 
 import support
-from atomr_trio import CommandFailed, OutOfHostMemory
+from atomr_trio import CommandFailed, OutOfHostMemory, StandbyLost
 from atomr_trio._device.device import core_of
 from atomr_trio._supervision import closing as _closing
 from atomr_trio._transfers import copy_plan, pinned as _pinned
@@ -113,6 +113,14 @@ async def test_an_update_of_a_graph_costs_the_same_whatever_its_size(dev, calls)
     with calls.counting():
         await graph.launch()
     assert (await arrays[7].to_host()).tolist() == [3 * NODES // 50 + 1] * 8
+
+
+async def test_an_event_takes_few_calls_for_each_listener(dev, calls):
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(dev.events()) for _ in range(NODES)]
+        with calls.counting():
+            core_of(dev).events.publish(StandbyLost(reason="to tell of it"))
+        assert {await anext(listener) for listener in listeners} == {StandbyLost(reason="to tell of it")}
 
 
 @pytest.mark.parametrize("verb", ["svd", "lstsq"])
