@@ -132,7 +132,8 @@ if TYPE_CHECKING:
     )
     from .libraries.fft.callbacks import FftCallback as FftCallback
     from .libraries.fft.plan import FftPlan as FftPlan
-    from .libraries.graphs.graph import Graph as Graph, GraphNode as GraphNode, GraphRecorder as GraphRecorder
+    from .libraries.graphs.graph import Graph as Graph, GraphRecorder as GraphRecorder
+    from .libraries.graphs.nodes import GraphNode as GraphNode
     from .libraries.lanes.verbs import Event as Event, Lane as Lane
     from .libraries.modules.kernel import Kernel as Kernel, PreparedLaunch as PreparedLaunch
     from .libraries.modules.module import Module as Module, ModuleLoader as ModuleLoader, Program as Program
@@ -231,7 +232,8 @@ _HOMES = {
     "_supervision.policy": ("RestartPolicy",),
     "libraries.fft.callbacks": ("FftCallback",),
     "libraries.fft.plan": ("FftPlan",),
-    "libraries.graphs.graph": ("Graph", "GraphNode", "GraphRecorder"),
+    "libraries.graphs.graph": ("Graph", "GraphRecorder"),
+    "libraries.graphs.nodes": ("GraphNode",),
     "libraries.modules.kernel": ("Kernel", "PreparedLaunch"),
     "libraries.modules.module": ("Module", "ModuleLoader", "Program"),
     "libraries.nccl.arguments": ("PremultipliedSum", "premultiplied_sum"),

@@ -286,7 +286,27 @@ async def nodes(dev: Any, watch: Watch) -> None:
     record, _ = await recorder_of(dev)
     graph = await dev.capture(record)
     with watch.watching():
-        _ = graph.nodes
+        found = graph.nodes
+        _ = [(node.operation, node.after) for node in (found[0], found[-1], *found[5_000:5_100])]
+
+
+@row("Graph.nodes of 10,000 after an update with other arrays")
+async def nodes_updated(dev: Any, watch: Watch) -> None:
+    record, arrays = await recorder_of(dev)
+    graph = await dev.capture(record)
+    graph.update(graph.nodes[0], arrays[1], 2)
+    with watch.watching():
+        found = graph.nodes
+        _ = [(node.operation, node.after) for node in found[:100]]
+
+
+@cost("an iteration over Graph.nodes of 10,000", "node", NODES)
+async def nodes_all(dev: Any, watch: Watch) -> None:
+    record, _ = await recorder_of(dev)
+    graph = await dev.capture(record)
+    with watch.watching():
+        for _ in graph.nodes:
+            """A look at each."""
 
 
 # --- the solver -------------------------------------------------------------------------------------------------------

@@ -115,6 +115,19 @@ async def test_an_update_of_a_graph_costs_the_same_whatever_its_size(dev, calls)
     assert (await arrays[7].to_host()).tolist() == [3 * NODES // 50 + 1] * 8
 
 
+async def test_a_look_at_a_few_nodes_of_a_graph_costs_the_same_whatever_its_size(dev, calls):
+    record, arrays = await graph_of(dev)
+    graph = await dev.capture(record)
+    with calls.counting():
+        for _ in range(100):
+            nodes = graph.nodes
+            assert [(node.index, node.after) for node in (nodes[50], nodes[-1])] == [(50, (0,)), (1499, (1449,))]
+    graph.update(graph.nodes[0], arrays[1], 2)
+    with calls.counting():  # the order is not known, and is found as far as it is asked for
+        for _ in range(5):
+            assert [graph.nodes[number].after for number in (1, 50)] == [(0,), ()]
+
+
 async def test_an_event_takes_few_calls_for_each_listener(dev, calls):
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(dev.events()) for _ in range(NODES)]

@@ -175,6 +175,7 @@ def test_a_graph_is_recorded_in_the_thread_of_the_caller(stage):
     assert threads == [threading.current_thread()]
     assert y.to_host().tolist() == (HOST + 3).tolist()
     assert len(graph) == 2
+    assert [node.after for node in graph.nodes] == [(), (0,)]
 
 
 def test_what_the_recording_function_raises_is_raised_and_an_async_one_is_refused(dev):

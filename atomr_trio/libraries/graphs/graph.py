@@ -13,10 +13,9 @@ import contextlib
 import functools
 import inspect
 import itertools
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
-import attrs
 import numpy as np
 import outcome
 import trio
@@ -46,6 +45,7 @@ from ..modules.kernel import GivenOptions, Kernel, options_of, tuple_of_touched
 from ..modules.module import Module
 from ..registered import RECORDED, RecorderLibraries
 from .calls import call_records, plans_of
+from .nodes import GraphNode, Nodes, Recording
 from .plan import FEW, BuiltGraph, GraphPlan, GraphStep, StepOrder, combined
 from .records import BUILD, DESTROY, LAUNCH_GRAPH, UPDATE_CALLS
 from .repeated import MOST_CHANGES, RepeatedLaunch
@@ -180,33 +180,6 @@ def _check_array(device: DeviceCore, array: object, verb: str) -> None:
     check_usable(device, own(device, array, DeviceArray, f"{verb} takes device arrays"))
 
 
-class _Recording:
-    """The identity that the nodes of a graph and of its clones share."""
-
-    __slots__ = ("device",)
-
-    def __init__(self, device: DeviceCore) -> None:
-        self.device: DeviceCore = device
-
-
-@final
-@attrs.frozen(eq=False)
-class GraphNode:
-    """One operation of a graph. A `GraphRecorder` returns it, and `Graph.update` takes it."""
-
-    index: int
-    """Its number, in the order of recording, from 0."""
-    operation: str
-    """Its operation: `"launch of saxpy"`, `"copy"`, `"fill"` or, for example, `"blas.gemm"`."""
-    after: tuple[int, ...]
-    """The numbers of the nodes that must be done before it; those that follow from others are left out."""
-    _recording: _Recording = attrs.field(repr=False)
-
-    @property
-    def _owner(self) -> DeviceCore:
-        return self._recording.device
-
-
 @final
 class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
     """Records the operations of a graph; `await dev.capture(record)` passes one to `record`.
@@ -223,7 +196,7 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
     def __init__(self, device: DeviceCore) -> None:
         super().__init__(device, self)
         self._device = device
-        self._recording = _Recording(device)
+        self._recording = Recording(device)
         self._last: GraphNode | None = None
         self._steps: list[GraphStep] = []
         self._modules: dict[Module, None] = {}
@@ -314,6 +287,7 @@ class GraphRecorder(RecorderLibraries, metaclass=NoPublicConstructor):
         self._steps.append(step)
         if step.module is not None:
             self._modules[step.module] = None
+        self._recording.operations.append(step.operation)
         self._last = GraphNode(number, step.operation, self._order.take_in(step), self._recording)
         return self._last
 
@@ -356,7 +330,7 @@ class Graph(metaclass=NoPublicConstructor):
 
     _made_by = "`await dev.capture(record)`"
 
-    def __init__(self, device: DeviceCore, plan: GraphPlan, recording: _Recording, born: int) -> None:
+    def __init__(self, device: DeviceCore, plan: GraphPlan, recording: Recording, born: int) -> None:
         self._device = device
         self._number = device.next_number()
         self._plan = plan
@@ -384,13 +358,13 @@ class Graph(metaclass=NoPublicConstructor):
             self._device.dropped.append(functools.partial(_destroy_unused, self._number))
 
     @property
-    def nodes(self) -> tuple[GraphNode, ...]:
-        """The operations, in the order of recording, as they are now."""
-        plan = self._plan
-        return tuple(
-            GraphNode(number, step.operation, after, self._recording)
-            for number, (step, after) in enumerate(zip(itertools.chain(*plan.steps), plan.order.after, strict=True))
-        )
+    def nodes(self) -> Sequence[GraphNode]:
+        """The operations, in the order of recording, as they are now.
+
+        A later update does not change this sequence. Each node is made when you first look at it, so a look at a few
+        nodes of a large graph costs no more than those.
+        """
+        return Nodes(self._recording, self._plan.order_as_needed())
 
     async def launch(self, *, hang_timeout: float | None = None) -> None:
         """Launch the graph and wait until all of it has run (``cuGraphLaunch``).
@@ -653,7 +627,7 @@ class _CaptureRequest(Request):
 
     __slots__ = ("_device", "_plan", "_recording", "graph")
 
-    def __init__(self, device: DeviceCore, plan: GraphPlan, recording: _Recording) -> None:
+    def __init__(self, device: DeviceCore, plan: GraphPlan, recording: Recording) -> None:
         super().__init__("graph.capture")
         self._device = device
         self._plan = plan

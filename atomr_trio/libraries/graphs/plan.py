@@ -10,7 +10,8 @@ import functools
 import itertools
 import operator
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, BinaryIO
 
 import attrs
@@ -82,9 +83,18 @@ class StepOrder:
 
     def take_in(self, step: GraphStep) -> tuple[int, ...]:
         """Add the next step. Returns the steps that it comes `after`."""
+        needed = self.place(step.roles)
+        self.heads.append(encode_head(len(self.heads), needed, step.records.count))
+        return needed
+
+    def place(self, roles: Mapping[Block, Role]) -> tuple[int, ...]:
+        """Add the next step by its access to each block, for an order that describes nothing to a worker.
+
+        Returns the steps that it comes `after`.
+        """
         number = len(self.ancestors)
         after: set[int] = set()
-        for block, role in step.roles.items():
+        for block, role in roles.items():
             # A block that is overwritten first does not need its earlier contents, so its role stays.
             so_far = self.roles.setdefault(block, role)
             if block in self._writers:
@@ -100,8 +110,28 @@ class StepOrder:
         self.ancestors.append(functools.reduce(operator.or_, (1 << each for each in after), implied))
         needed = tuple(sorted(each for each in after if not implied >> each & 1))
         self.after.append(needed)
-        self.heads.append(encode_head(number, needed, step.records.count))
         return needed
+
+
+class OrderAsNeeded:
+    """The order of the steps of a plan, found as far as somebody asks. In any thread. It keeps no array alive."""
+
+    __slots__ = ("_lock", "_order", "_roles")
+
+    def __init__(self, order: StepOrder, roles: Sequence[Mapping[Block, Role]] = ()) -> None:
+        self._order = order
+        self._roles = roles
+        """The access of each step to each block, where `order` is not yet that of all of them."""
+        self._lock = threading.Lock()
+
+    def after(self, number: int) -> tuple[int, ...]:
+        """Return the steps that must be done before this one, without those that follow from others of them."""
+        found = self._order.after
+        if number >= len(found):
+            with self._lock:
+                for roles in self._roles[len(found) : number + 1]:
+                    self._order.place(roles)
+        return found[number]
 
 
 class GraphPlan:
@@ -168,6 +198,12 @@ class GraphPlan:
             if len(found.ancestors) == len(self):
                 self._order = found
             yield
+
+    def order_as_needed(self) -> OrderAsNeeded:
+        """Return the order, for somebody who may ask for a part of it; if it is not known, that finds it anew."""
+        if self._order is not None:
+            return OrderAsNeeded(self._order)
+        return OrderAsNeeded(StepOrder(), [step.roles for row in self.steps for step in row])
 
     @property
     def operands(self) -> tuple[Operand, ...]:

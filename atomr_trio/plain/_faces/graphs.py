@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .._twins import Twin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from typing import ClassVar
 
     import numpy as np
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from ..._arrays.access import Marked
     from ..._values.parameters import Dimensions
-    from ...libraries.graphs.graph import GraphNode
+    from ...libraries.graphs.nodes import GraphNode
     from .._types import AnyArray
     from .kernels import Kernel
     from .lib_blas import RecordedBlas
@@ -49,9 +49,13 @@ class Graph(Twin):
         return result
 
     @property
-    def nodes(self) -> tuple[GraphNode, ...]:
-        """The operations, in the order of recording, as they are now."""
-        value: tuple[GraphNode, ...] = self._awaited.nodes
+    def nodes(self) -> Sequence[GraphNode]:
+        """The operations, in the order of recording, as they are now.
+
+        A later update does not change this sequence. Each node is made when you first look at it, so a look at a few
+        nodes of a large graph costs no more than those.
+        """
+        value: Sequence[GraphNode] = self._awaited.nodes
         return value
 
     def launch(self, *, hang_timeout: float | None = None) -> None:
