@@ -93,6 +93,9 @@ IDLE_SECONDS = 50e-6
 """Commands that may share a ticket are signed after this time without a record: a ticket costs as much as a call."""
 LEAST_SPIN = 16
 """The shortest time of polling is this part of the longest."""
+SPINS_BESIDE_PARENT = 4
+"""A worker whose parent polls for the end of a command polls on: when the parent sees it, the next record comes. It is
+this many times the longest time of polling at most."""
 HELD_UP_SECONDS = 0.05
 """After so long without a turn the loop's thread is taken to be held up inside a call."""
 _HURRIED_SECONDS = 20e-6
@@ -458,6 +461,7 @@ class Worker:
             self._tell_parent,
             self._sleep,
             lambda: self._spin_seconds,
+            self._expects_a_record,
         )
         while True:
             if native is not None:
@@ -539,7 +543,7 @@ class Worker:
         """Until there are more than `read` records: look for some time, then sleep on the doorbell."""
         words = self._page.words
         sched_yield, clock = self._libc.sched_yield, time.perf_counter
-        now = clock()
+        begun = now = clock()
         until, look_at, sign_at = now + self._spin_seconds, now + self._look_period, now + IDLE_SECONDS
         while words[RECORDS_SENT_WORD] == read:
             # Through ctypes, so that it gives up the interpreter's lock as well: a spinner starves its neighbours.
@@ -556,7 +560,10 @@ class Worker:
             elif words[ASLEEP_WORD]:
                 self._tell_parent()
             if now > until:
-                self._sleep(read)
+                if self._expects_a_record(now - begun):
+                    until = now + self._spin_seconds
+                else:
+                    self._sleep(read)
 
     def _look_while_full(self) -> None:
         """A turn of the loop's thread while it waits for room in a lane."""
@@ -578,6 +585,14 @@ class Worker:
     def _sign_idle_lanes(self) -> None:
         for lane in self._lanes.values():
             lane.sign_when_idle()
+
+    def _expects_a_record(self, waited: float) -> bool:
+        """Return whether the parent polls for the end of a command, and will soon see it; `waited` are seconds."""
+        return (
+            waited < SPINS_BESIDE_PARENT * self._longest_spin
+            and not self._page.words[ASLEEP_WORD]
+            and any(lane.busy for lane in self._lanes.values())
+        )
 
     def _sleep(self, read: int) -> None:
         """Sleep on the doorbell. Polling is for records that come soon: each that does not come halves its time.

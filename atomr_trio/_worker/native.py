@@ -156,6 +156,8 @@ class Duties(NamedTuple):
     """Sleep until there are more than so many records."""
     spin_seconds: Callable[[], float]
     """The time without a record after which the thread sleeps. Each sleep may change it."""
+    expects_a_record: Callable[[float], bool]
+    """Whether it goes on without sleep for as long again, after so many seconds without a record."""
 
 
 class NativeLoop:
@@ -217,7 +219,7 @@ class NativeLoop:
         """
         words, clock = self._words, time.perf_counter
         read, signed = words[RECORDS_READ_WORD], False
-        now = clock()
+        since = now = clock()
         until, look_at = now + duties.spin_seconds(), now + look_period
         while True:
             reason = self.run()
@@ -237,14 +239,18 @@ class NativeLoop:
             if reason == Reason.EMPTY:
                 if not signed:
                     duties.sign_idle_lanes()
-                    until, signed = now + duties.spin_seconds(), True
+                    since, until, signed = now, now + duties.spin_seconds(), True
                 if now > look_at:
                     look_at = now + look_period
                     duties.look()
                     duties.offer_room()
                 if now > until:
-                    duties.sleep(read)
-                    until = clock() + duties.spin_seconds()
+                    if duties.expects_a_record(now - since):
+                        until = now + duties.spin_seconds()
+                    else:
+                        duties.sleep(read)
+                        since = clock()
+                        until = since + duties.spin_seconds()
             elif reason == Reason.MOST:
                 duties.look()
             elif reason == Reason.FAILED and self._places[self._state[ENTRY]].again:

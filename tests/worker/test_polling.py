@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from atomr_trio._device import lifetime
-from atomr_trio._wire.protocol import RECORDS_SENT_WORD
+from atomr_trio._wire.protocol import ASLEEP_WORD, RECORDS_SENT_WORD
 from atomr_trio._worker import main
 
 LONGEST = 1e-3
@@ -81,6 +81,23 @@ def test_a_record_that_polling_would_have_found_brings_the_whole_time_back(sleep
 def test_a_worker_that_never_polls_goes_on_so(sleeper: Sleeper) -> None:
     sleeper.worker._longest_spin = sleeper.worker._spin_seconds = 0.0
     assert sleeper.sleep(0.1) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("busy", "asleep", "waited", "polls_on"),
+    [
+        (True, 0, 3.9, True),
+        (True, 0, 4.1, False),
+        (True, 1, 1.1, False),
+        (False, 0, 1.1, False),
+    ],
+)
+def test_it_polls_on_for_a_while_as_long_as_the_parent_polls_for_the_end_of_a_command(
+    sleeper: Sleeper, busy: bool, asleep: int, waited: float, polls_on: bool
+) -> None:
+    sleeper.worker._lanes = {0: SimpleNamespace(busy=False), 1: SimpleNamespace(busy=busy)}
+    sleeper.worker._page.words[ASLEEP_WORD] = asleep
+    assert sleeper.worker._expects_a_record(waited * LONGEST) is polls_on
 
 
 @pytest.mark.parametrize(
