@@ -45,6 +45,7 @@ class _Taking:
     """Copies bytes of one settled command to the host's array, in a helper's thread: all of them, or a part."""
 
     __slots__ = ("_part", "_plan", "_request", "_rest", "_slot", "_told", "done", "failed")
+    tells = True
 
     def __init__(
         self, request: CopyRequest, slot: Slot, part: tuple[int, int] | None, rest: list[None], told: Callable[[], None]

@@ -220,6 +220,7 @@ class _Memcpy:
     """The memcpy of one piece. The task that handles its end releases the slot; without one, the memcpy itself does."""
 
     __slots__ = ("_bytes", "_copy", "_crew", "_flow", "_given_up", "done", "error", "piece", "slot")
+    tells = True
 
     def __init__(
         self, flow: _Flow, piece: Piece, slot: Slot, copy: Callable[[Piece, npt.NDArray[np.uint8]], None]

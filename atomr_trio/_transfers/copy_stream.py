@@ -7,9 +7,7 @@ memory, without the event loop; see `_Stream`.
 from __future__ import annotations
 
 import collections
-import ctypes
 import math
-import sys
 import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,6 +22,7 @@ from .._values.shortage import host_limits
 from .._wire.protocol import CELL
 from .copy_flow import _Flow
 from .copy_plan import TO_DEVICE, TO_HOST, _Plan
+from .pile import SPIN_SECONDS, give_way
 from .staging import Slot
 from .transfers import transfers_of
 
@@ -38,15 +37,8 @@ STREAM_SLOTS = 16
 """The most slots of a stream: one for each helper, and as many for the GPU. With 11 of them an H200 took 1.5 times as
 long."""
 
-SPIN_SECONDS = 200e-6
-"""Seconds that a helper polls for its slot before it sleeps between two polls."""
-
 FIRST_NAP, LONGEST_NAP = 50e-6, 1e-3
 """Seconds that it sleeps, at first and after a while without work."""
-
-if sys.platform != "win32":  # where this package can be imported, and nothing is copied
-    _yield = ctypes.CDLL(None).sched_yield
-    """A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
 
 
 class _Stream:
@@ -197,6 +189,7 @@ class _Share:
     """A helper's part in a stream: one piece after another, until none is left."""
 
     __slots__ = ("_nap", "_number", "_stream")
+    tells = True
 
     def __init__(self, stream: _Stream) -> None:
         self._stream = stream
@@ -229,7 +222,7 @@ class _Share:
         until = 0.0 if self._nap else time.perf_counter() + SPIN_SECONDS
         while not (stream.stopped or stream.may_touch(number)):
             if time.perf_counter() < until:
-                _yield()
+                give_way()
                 continue
             self._nap = min(2 * self._nap or FIRST_NAP, LONGEST_NAP)
             time.sleep(self._nap)

@@ -18,9 +18,16 @@ import trio
 MOST_HELPERS = 8
 """The most helpers. On a machine of 16 cores more of them do not copy faster."""
 
+MOST_BESIDE = 3
+PROCESSORS_OF_ONE_BESIDE = 4
+
 
 class Job(Protocol):
     """A piece of work for a helper."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether `ended` is called: that takes a turn of trio's loop."""
 
     def run(self) -> bool | None:
         """Do the work, in the helper's thread. Return true to be run again, after the waiting jobs. Must not raise."""
@@ -33,8 +40,12 @@ class Crew:
     """The helpers of one device. Made inside trio; everything but `Job.run` and `crowded` is of trio's thread."""
 
     def __init__(self, size: int | None = None) -> None:
-        self.size: int = size or max(2, min(MOST_HELPERS, len(os.sched_getaffinity(0)) - 1))
+        processors = len(os.sched_getaffinity(0))
+        self.size: int = size or max(2, min(MOST_HELPERS, processors - 1))
         """The number of pieces that are copied at a time."""
+        self.beside: int = min(MOST_BESIDE, processors // PROCESSORS_OF_ONE_BESIDE)
+        """The number of helpers that pay beside a task that copies too. None do with few processors: the worker polls
+        on another one, and a helper that polls takes one of the others from whoever needs it."""
         self._token = trio.lowlevel.current_trio_token()
         self._lock = threading.Lock()
         self._waiting: collections.deque[Job] = collections.deque()
@@ -77,6 +88,8 @@ class Crew:
             if job.run():
                 with self._lock:
                     self._waiting.append(job)
+                continue
+            if not job.tells:
                 continue
             self._finished.append(job)
             with contextlib.suppress(trio.RunFinishedError):  # then no task waits for it any more

@@ -1,15 +1,19 @@
-"""The short way of a copy of 1 to 16 MiB to the device, and of 1 to 8 MiB from it, with pageable memory.
+"""The short way of a copy of 1 to 16 MiB with pageable memory.
 
-Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. A
-thread would have to be woken first, which takes a good part of the time that the copy takes. The pieces pass through a
-few slots in turn, so that these stay in the processor's cache: there a memcpy to a slot is twice as fast as to one that
-was not used for a while.
+Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. Where
+there are processors enough, a few helpers take some of the pieces: `Pile` says how. The pieces pass through a few slots
+in turn, so that these stay in the processor's cache: there a memcpy to a slot is twice as fast as to one that was not
+used for a while.
 
 What other tasks do in between must not see half of the copy. So the pieces go to, or come from, a block of device
 memory that nobody else knows, and a single command of the GPU copies between it and the array: behind the last piece,
 or ahead of the first. That takes the GPU a few microseconds. A copy to the device that is cancelled or fails before has
 not touched its array. The block is taken from the arena when the copy begins, and goes back when its last command was
 sent: the next owner of the memory waits for it, as for that of any freed array.
+
+Each slot has two holders: the task with its helpers, which is left when none of these copies any more, and the
+commands, which are when none is unfinished. If the generation is lost while the task is under way, a slot is free when
+the lost worker cannot write to it any more, and no helper works on it.
 
 In every case that does not allow this, such as memory that has no room for the block, `begin_long` returns None, and
 the caller goes the general way.
@@ -31,21 +35,25 @@ from .._generation.settler import TURN_SECONDS
 from .._generation.timeline import Launch
 from .._memory.arena import ArenaFull, Block, ChunkState
 from .._values.errors import DeviceClosed, DeviceError, OutOfHostMemory
-from .._wire.protocol import Role
+from .._wire.protocol import Role, failures_word
 from .._wire.records.memory import BOX, COPY
+from .crew import Crew
+from .pile import SPIN_SECONDS, Piece, Pile, give_way
 from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of, pieces_of
 from .staging import Slot
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
-    from .staging import StagingPool
+    from .transfers import Transfers
 
-LONG_IN_BYTES: Final = 16 << 20
-LONG_OUT_BYTES: Final = 8 << 20
-"""The most bytes of a copy that goes this way, to the device and to the host. Several threads are faster with more."""
+LONG_BYTES: Final = 16 << 20
+"""The most bytes of a copy that goes this way. Streams are faster with more."""
 
 WINDOW: Final = 3
-"""The slots that such a copy uses in turn. They fit in a cache of 2 MiB."""
+"""The slots that such a copy uses in turn, for the task and for each helper. They fit in a cache of 2 MiB."""
+
+PIECES_OF_A_HELPER: Final = 2
+"""One helper for so many pieces pays: it has not begun before the task has copied one."""
 
 STRETCH_SECONDS: Final = 100e-6
 """A task that has copied for so long lets others run before the next piece."""
@@ -70,11 +78,15 @@ class _Private:
         self._block = block
 
 
-def begin_long(path: CopyPath, staging: StagingPool, array: DeviceArray, host: npt.NDArray[Any]) -> LongCopy | None:
+def begin_long(path: CopyPath, transfers: Transfers, array: DeviceArray, host: npt.NDArray[Any]) -> LongCopy | None:
     """Return a copy between packed memory and a packed array that can begin now; None if there is none."""
     if path.long or array._storage.device.options.checks or not path.takes(array._storage.block, WINDOW):
         return None
-    slots = staging.acquire_several(SHORT_PIECE, WINDOW)
+    pieces, staging = -(-host.nbytes // SHORT_PIECE), transfers.staging
+    helpers = min(transfers.crew.beside, pieces // PIECES_OF_A_HELPER)
+    slots = staging.acquire_several(SHORT_PIECE, min(pieces, WINDOW * (1 + helpers)))
+    if slots is None and helpers:
+        slots, helpers = staging.acquire_several(SHORT_PIECE, WINDOW), 0
     if slots is None:
         return None
     block = _private_block(path, host.nbytes)
@@ -83,7 +95,7 @@ def begin_long(path: CopyPath, staging: StagingPool, array: DeviceArray, host: n
             slot.release()
         return None
     path.long = True
-    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block)
+    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block, transfers.crew, helpers)
 
 
 def _private_block(path: CopyPath, size: int) -> Block | None:
@@ -118,23 +130,57 @@ def _private_block(path: CopyPath, size: int) -> Block | None:
 class LongCopy(ShortCopy):
     """A copy of many pieces under way."""
 
-    __slots__ = ("_address", "_block", "_free", "_moved", "_pieces", "_private", "_unfinished")
+    __slots__ = (
+        "_address",
+        "_allowed",
+        "_block",
+        "_commands_hold",
+        "_free",
+        "_helpers",
+        "_memory",
+        "_moved",
+        "_pieces",
+        "_pile",
+        "_private",
+        "_turn_at",
+        "_unfinished",
+        "_window",
+    )
 
     def __init__(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot], block: Block
+        self,
+        path: CopyPath,
+        array: DeviceArray,
+        host: npt.NDArray[Any],
+        slots: list[Slot],
+        block: Block,
+        crew: Crew,
+        helpers: int,
     ) -> None:
-        super().__init__(path, array, host, slots)
+        super().__init__(path, array, host, [])
         self._block = block
         """The private block."""
         self._private = _Private(block)
         self._address: int = array._storage.block.address + array._offset
-        self._free = slots
-        """The slots that neither the GPU nor this task needs now."""
+        self._window = slots
+        """All slots. They are held twice: by the task, and by the commands."""
+        for slot in slots:
+            slot.share()
+        self._commands_hold = True
+        self._free = slots.copy()
+        """The slots that neither the GPU nor anybody here needs now."""
         self._unfinished: collections.deque[tuple[int, Slot | None]] = collections.deque()
-        """The commands whose end is not known, each with its ticket and its slot."""
+        """The commands whose end is not known, each with its ticket, and with the slot that is free then."""
         self._pieces = pieces_of(host.nbytes, SHORT_PIECE)
+        self._memory = bytes_of(host)
+        self._helpers = helpers
+        self._pile: Pile = Pile(crew, self._copy_by_helper)
         self._moved = False
         """True once the copy between the private block and the array was sent."""
+        self._allowed = 0
+        """So many commands may be sent if no other task has run before."""
+        self._turn_at = 0.0
+        """Others run at this time."""
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -143,27 +189,39 @@ class LongCopy(ShortCopy):
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             self._looks = path.settler.begin_looking()
-            await self._copy_all(bytes_of(self._host))
-        except BaseException:
-            self._leave()
-            raise
+            self._turn_at = time.perf_counter() + STRETCH_SECONDS
+            await self._copy_all()
         finally:
             path.long = False
             path.arena.free(self._block)
             self._stop_looking()
+            await self._pile.close()
             self._left = True
+            for slot in self._window:
+                slot.release()
             self._release_ended()
 
-    async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
+    async def _copy_all(self) -> None:
         raise NotImplementedError
+
+    def _copy_by_helper(self, piece: Piece) -> bool:
+        """Copy in a helper's thread. Returns false if the task is to do it."""
+        raise NotImplementedError
+
+    def _bytes_of(self, number: int) -> npt.NDArray[np.uint8]:
+        """Return the caller's memory of a piece."""
+        begin, size = self._pieces[number]
+        return self._memory[begin : begin + size]
 
     # --- sending --------------------------------------------------------------------------------------------------
 
-    def _send_piece(self, number: int, slot: Slot) -> None:
+    def _send_piece(self, number: int, slot: Slot, freed: Slot | None) -> int:
+        """Send a piece, and return its ticket. `freed` is the slot that is free when it has ended."""
         begin, size = self._pieces[number]
         block, path = self._block, self._path
         ticket = path.send(block, (block.address + begin, slot.place, size), self, (self._private, self._host))
-        self._sent(ticket, slot)
+        self._sent(ticket, freed)
+        return ticket
 
     def _send_move(self, to: int, origin: int, form: Form) -> None:
         """Send the copy between the private block and the array."""
@@ -183,11 +241,15 @@ class LongCopy(ShortCopy):
         if not self._looks:
             self._path.settler.wake()
 
-    async def _until_allowed(self) -> int:
-        """Wait until commands on the private block may be sent; return how many, if no other task runs before."""
+    async def _allow(self) -> None:
+        """Wait until a command on the private block may be sent, and count it as sent."""
+        if self._allowed:
+            self._allowed -= 1
+            return
         path, block = self._path, self._block
         if path.takes(block, WINDOW):
-            return WINDOW
+            self._allowed = WINDOW - 1
+            return
         while not path.takes(block):
             self._check()
             if path.generation.refusing:
@@ -197,7 +259,7 @@ class LongCopy(ShortCopy):
             else:  # others fill the lane, or the ring
                 self._stop_looking()
                 await trio.sleep(_POLL_SECONDS)
-        return 1
+        self._allowed = 0
 
     # --- waiting --------------------------------------------------------------------------------------------------
 
@@ -209,10 +271,13 @@ class LongCopy(ShortCopy):
         if generation.loss is not None:
             raise generation.loss.error(self._array._storage.device.index, generation.number)
 
-    async def _turn(self) -> float:
-        """Let others run, between two pieces. Returns until when this task may go on."""
+    async def _turn_if_due(self) -> None:
+        """Let others run, between two pieces, if it is time."""
         clock = time.perf_counter
         begun = clock()
+        if begun <= self._turn_at:
+            return
+        self._allowed = 0
         await trio.lowlevel.checkpoint()
         now = clock()
         self._note_ended()
@@ -220,8 +285,9 @@ class LongCopy(ShortCopy):
             raise self._error
         took = now - begun
         if took < TURN_SECONDS:
-            return now + STRETCH_ALONE_SECONDS
-        return now + (STRETCH_SECONDS if took < LONG_TURN_SECONDS else PATIENCE * STRETCH_SECONDS)
+            self._turn_at = now + STRETCH_ALONE_SECONDS
+        else:
+            self._turn_at = now + (STRETCH_SECONDS if took < LONG_TURN_SECONDS else PATIENCE * STRETCH_SECONDS)
 
     def _note_ended(self) -> None:
         """Settle what has ended, if this task is the one that polls."""
@@ -233,6 +299,7 @@ class LongCopy(ShortCopy):
         """Wait for the end of the oldest command that is unfinished; there is one."""
         path, left = self._path, len(self._unfinished)
         settler = path.settler
+        self._allowed = 0
         while len(self._unfinished) == left and self._error is None:
             if not self._looks:
                 await self._sleep()
@@ -258,30 +325,29 @@ class LongCopy(ShortCopy):
 
     # --- the end of commands --------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
-        self._left = True
-
     def launches_finished(self, count: int) -> None:
         """Note the end of commands, and wake the task."""
         for _ in range(count):
-            self._piece_ended(self._unfinished.popleft()[1])
+            slot = self._unfinished.popleft()[1]
+            if slot is not None:
+                self._free.append(slot)
         super().launches_finished(count)
 
-    def _piece_ended(self, slot: Slot | None) -> None:
-        if slot is not None:
-            self._free.append(slot)
-
     def _release_ended(self) -> None:
-        if self._left:
-            while self._free:
-                self._free.pop().release()
+        if self._left and not self._unfinished:
+            self._release_of_commands()
+
+    def _release_of_commands(self) -> None:
+        if self._commands_hold:
+            self._commands_hold = False
+            for slot in self._window:
+                slot.release()
 
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error, and wake the task: the generation was lost before the commands were seen to end."""
         for _ in range(count):
-            slot = self._unfinished.popleft()[1]
-            if slot is not None:
-                slot.release()
+            self._unfinished.popleft()
+        self._release_of_commands()
         super().launches_lost(count, error)
 
 
@@ -290,27 +356,37 @@ class LongIn(LongCopy):
 
     __slots__ = ()
 
-    async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
-        path, free, clock = self._path, self._free, time.perf_counter
-        allowed, until = 0, clock() + STRETCH_SECONDS
-        for number, (begin, size) in enumerate(self._pieces):
+    def _copy_by_helper(self, piece: Piece) -> bool:
+        piece.slot.load_freely(self._bytes_of(piece.number))
+        return True
+
+    async def _copy_all(self) -> None:
+        path, pile, free = self._path, self._pile, self._free
+        count, added, sent = len(self._pieces), 0, 0
+        while sent < count:
+            while free and added < count:
+                pile.add(Piece(added, free.pop(), 0))
+                added += 1
+            pile.complete = added == count
+            if self._helpers:
+                pile.call(self._helpers)
+                self._helpers = 0
+            if pile.done:
+                await self._allow()
+                piece, _ = pile.heard()
+            else:
+                taken = pile.take()
+                if taken is None:
+                    await self._wait_for_piece()
+                    continue
+                piece = taken
+                await self._allow()
+                piece.slot.load_freely(self._bytes_of(piece.number))
+            self._send_piece(piece.number, piece.slot, piece.slot)
+            sent += 1
             if not free:
                 self._note_ended()
-                while not free:
-                    allowed = 0
-                    await self._until_one_ends()
-            if not allowed:
-                allowed = await self._until_allowed()
-            allowed -= 1
-            slot = free.pop()
-            try:
-                slot.load(memory[begin : begin + size])
-            except BaseException:
-                free.append(slot)
-                raise
-            self._send_piece(number, slot)
-            if clock() > until:
-                allowed, until = 0, await self._turn()
+            await self._turn_if_due()
         self._note_ended()
         if self._error is not None:
             raise self._error
@@ -319,6 +395,15 @@ class LongIn(LongCopy):
         else:
             await self._move_generally()
         await self._until_all_ended()
+
+    async def _wait_for_piece(self) -> None:
+        """Wait for a helper that copies, or for the GPU if none does."""
+        if self._pile.in_hands:
+            give_way()
+            self._note_ended()
+            await self._turn_if_due()
+        else:
+            await self._until_one_ends()
 
     async def _move_generally(self) -> None:
         """Copy to the array, which others work on now, in the general way."""
@@ -350,46 +435,62 @@ class LongIn(LongCopy):
 class LongOut(LongCopy):
     """One to the host."""
 
-    __slots__ = ("_arrived",)
+    __slots__ = ("_failures",)
 
-    def __init__(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot], block: Block
-    ) -> None:
-        super().__init__(path, array, host, slots, block)
-        self._arrived: collections.deque[Slot] = collections.deque()
-        """The slots with bytes that are to be copied, in the order of their pieces."""
+    def _copy_by_helper(self, piece: Piece) -> bool:
+        """Copy as soon as the GPU has. After a failure, or a long time, the task has to see to it."""
+        path, words = self._path, self._path.words
+        until = 0.0
+        while words[path.counter] < piece.ticket:
+            now = time.perf_counter()
+            until = until or now + SPIN_SECONDS
+            if self._pile.closed or now > until:
+                return False
+            give_way()
+        if words[failures_word(path.lane)] != self._failures or path.settler.over:
+            return False
+        piece.slot.store_freely(self._bytes_of(piece.number))
+        return True
 
-    async def _copy_all(self, memory: npt.NDArray[np.uint8]) -> None:
-        free, arrived, clock = self._free, self._arrived, time.perf_counter
+    async def _copy_all(self) -> None:
+        pile, free = self._pile, self._free
+        self._failures = self._path.words[failures_word(self._path.lane)]
         self._send_move(self._block.address, self._address, self._path.move)
-        sent, count, allowed, until = 0, len(self._pieces), 0, clock() + STRETCH_SECONDS
-        for begin, size in self._pieces:
-            while free and sent < count:
-                if not allowed:
-                    allowed = await self._until_allowed()
-                allowed -= 1
-                self._send_piece(sent, free.pop())
-                sent += 1
-            if not arrived:
-                self._note_ended()
-                while not arrived:
-                    allowed = 0
-                    await self._until_one_ends()
-            if self._error is not None:
-                raise self._error
-            slot = arrived.popleft()
-            try:
-                slot.store(memory[begin : begin + size])
-            finally:
-                free.append(slot)
-            if clock() > until:
-                allowed, until = 0, await self._turn()
+        count, added, stored = len(self._pieces), 0, 0
+        while stored < count:
+            while free and added < count:
+                await self._allow()
+                slot = free.pop()
+                pile.add(Piece(added, slot, self._send_piece(added, slot, None)))
+                added += 1
+            pile.complete = added == count
+            if self._helpers:
+                pile.call(self._helpers)
+                self._helpers = 0
+            if pile.done:
+                piece, copied = pile.heard()
+                if not copied:
+                    pile.put_back(piece)
+                    continue
+            else:
+                taken = pile.take()
+                if taken is None:  # helpers have the rest
+                    give_way()
+                    self._note_ended()
+                    await self._turn_if_due()
+                    continue
+                piece = taken
+                await self._until_ended(piece.ticket)
+                piece.slot.store_freely(self._bytes_of(piece.number))
+            free.append(piece.slot)
+            stored += 1
+            await self._turn_if_due()
 
-    def _piece_ended(self, slot: Slot | None) -> None:
-        if slot is not None:
-            (self._free if self._left else self._arrived).append(slot)
-
-    def _leave(self) -> None:
-        super()._leave()
-        self._free += self._arrived
-        self._arrived.clear()
+    async def _until_ended(self, ticket: int) -> None:
+        """Wait until a command has ended, and raise the error of one that failed."""
+        unfinished = self._unfinished
+        self._note_ended()
+        while unfinished and unfinished[0][0] <= ticket:
+            await self._until_one_ends()
+        if self._error is not None:
+            raise self._error

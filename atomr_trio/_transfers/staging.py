@@ -138,6 +138,14 @@ class Slot:
         except ValueError:  # the buffer protocol has no such dtype: it is a date, or one of ml_dtypes
             packed.ravel().view(np.uint8)[:] = pool.bytes[begin:end]
 
+    def load_freely(self, packed: npt.NDArray[np.uint8]) -> None:
+        """Do the same with bytes, and let other threads run meanwhile: worthwhile from some 100 KiB on."""
+        self.bytes[: packed.nbytes] = packed
+
+    def store_freely(self, packed: npt.NDArray[np.uint8]) -> None:
+        """Overwrite bytes with the first of the slot, and let other threads run meanwhile."""
+        packed[:] = self.bytes[: packed.nbytes]
+
     def introduce(self, generation: Generation, lane: int) -> None:
         """Make the area known to the worker, before a command of the lane uses the slot."""
         if self._pool.area is not None:

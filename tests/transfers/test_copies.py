@@ -49,7 +49,7 @@ from atomr_trio._transfers import (
 from atomr_trio._transfers.batch_areas import BatchSlots
 from atomr_trio._transfers.copy_plan import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
 from atomr_trio._transfers.crew import Crew
-from atomr_trio._transfers.long_copies import LONG_IN_BYTES, LONG_OUT_BYTES
+from atomr_trio._transfers.long_copies import LONG_BYTES
 from atomr_trio._transfers.short_copies import SHORT_BYTES
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio._transfers.transfers import Transfers
@@ -78,8 +78,7 @@ def small_pieces(monkeypatch):
     """Copies are cut into small pieces, and helpers do even the smallest memcpy; none goes the short way."""
     set_constant_in(monkeypatch, (short_copies, short_ways, batch_copies), "SHORT_BYTES", 0)
     set_constant(monkeypatch, short_ways, "SHORT_PIECE", 0)
-    set_constant(monkeypatch, short_ways, "LONG_IN_BYTES", 0)
-    set_constant(monkeypatch, short_ways, "LONG_OUT_BYTES", 0)
+    set_constant(monkeypatch, short_ways, "LONG_BYTES", 0)
     set_constant(monkeypatch, batch_copies, "BATCH_IN_BYTES", 0)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "LARGE_SLOT", PIECE)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "THREAD_BYTES", 1)
@@ -128,11 +127,11 @@ async def test_small_copies_start_no_thread(monkeypatch):
         first = await dev.to_device(host[: THREAD_BYTES - 1])
         assert same(await first.to_host(), host[: THREAD_BYTES - 1])
         assert same(await (await dev.to_device(host)).to_host(), host)
-        long = numbers(LONG_OUT_BYTES, np.uint8)
+        long = numbers(LONG_BYTES, np.uint8)
         assert same(await (await dev.to_device(long)).to_host(), long)
         assert core_of(dev).part(Transfers).staging.idle
         with pytest.raises(TypeError):
-            await dev.to_device(np.zeros(LONG_IN_BYTES + 1, np.uint8))
+            await dev.to_device(np.zeros(LONG_BYTES + 1, np.uint8))
 
 
 LAYOUTS = {
@@ -289,6 +288,7 @@ class Work:
     def __init__(self) -> None:
         self.begun, self.go, self.over = threading.Event(), threading.Event(), trio.Event()
         self.threads: list[threading.Thread] = []
+        self.tells = True
 
     def run(self) -> None:
         self.threads.append(threading.current_thread())

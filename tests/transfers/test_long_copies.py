@@ -17,7 +17,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio._generation.order import Order
 from atomr_trio._memory.arena import ChunkState
 from atomr_trio._transfers import copy_plan, long_copies
-from atomr_trio._transfers.long_copies import LONG_IN_BYTES, LONG_OUT_BYTES, WINDOW, LongCopy, LongIn, LongOut
+from atomr_trio._transfers.long_copies import LONG_BYTES, WINDOW, LongCopy, LongIn, LongOut
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import MEDIUM_SLOTS, Slot
@@ -66,9 +66,10 @@ def after_piece(monkeypatch) -> Iterator[Callable[[int, Callable[[LongCopy], Non
     """Has something done right after a piece with this number was sent."""
     send, hooks = LongCopy._send_piece, {}
 
-    def hooked(copy: LongCopy, number: int, slot: Slot) -> None:
-        send(copy, number, slot)
+    def hooked(copy: LongCopy, number: int, *slots: Slot | None) -> int:
+        ticket = send(copy, number, *slots)
         hooks.pop(number, lambda _: None)(copy)
+        return ticket
 
     monkeypatch.setattr(LongCopy, "_send_piece", hooked)
     yield hooks.__setitem__
@@ -93,7 +94,7 @@ def in_use(dev: atomr_trio.Device) -> int:
 # --- what arrives -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_OUT_BYTES])
+@pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_BYTES])
 async def test_every_byte_arrives(size, short_alone):
     async with scenario() as dev:
         array = dev.empty(size + 3, np.uint8)
@@ -147,7 +148,7 @@ async def test_another_task_may_settle_what_a_copy_polls_for(direction, monkeypa
 async def test_the_pieces_pass_through_a_few_slots(direction, monkeypatch):
     async with scenario() as dev:
         array, seen = await dev.to_device(np.zeros(2 * SIZE, np.uint8)), []
-        name = "load" if direction == "in" else "store"
+        name = "load_freely" if direction == "in" else "store_freely"
         copy = getattr(Slot, name)
 
         def note(slot: Slot, memory: Any) -> None:
@@ -184,7 +185,10 @@ async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_a
     async with scenario() as dev:
         array, host = await dev.to_device(np.zeros(2 * SIZE, np.uint8)), np.ones(2 * SIZE, np.uint8)
         now, done, turns = [0.0], [], []
-        copy, checkpoint = getattr(Slot, name := "load" if direction == "in" else "store"), trio.lowlevel.checkpoint
+        copy, checkpoint = (
+            getattr(Slot, name := "load_freely" if direction == "in" else "store_freely"),
+            trio.lowlevel.checkpoint,
+        )
 
         def piece(slot: Slot, memory: Any) -> None:
             now[0] += 75e-6
@@ -512,7 +516,7 @@ async def test_a_device_that_is_closed_in_the_middle_lets_the_copy_go(always_tur
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_larger_copies_go_the_general_way(direction):
     async with scenario() as dev:
-        lane, most = (LANE_COPY_IN, LONG_IN_BYTES) if direction == "in" else (LANE_COPY_OUT, LONG_OUT_BYTES)
+        lane, most = WAYS[direction][0], LONG_BYTES
         array, host = await dev.to_device(np.zeros(most + 1, np.uint8)), np.ones(most + 1, np.uint8)
         counts = []
         for size in (most, most + 1):
