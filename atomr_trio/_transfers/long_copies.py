@@ -39,7 +39,7 @@ from .._wire.protocol import Role, failures_word
 from .._wire.records.memory import BOX, COPY
 from .crew import Crew
 from .pile import SPIN_SECONDS, Piece, Pile, give_way
-from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of, pieces_of
+from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of
 from .staging import Slot
 
 if TYPE_CHECKING:
@@ -50,10 +50,14 @@ LONG_BYTES: Final = 16 << 20
 """The most bytes of a copy that goes this way. Streams are faster with more."""
 
 WINDOW: Final = 3
-"""The slots that such a copy uses in turn, for the task and for each helper. They fit in a cache of 2 MiB."""
+"""The slots that such a copy uses in turn. They fit in a cache of 2 MiB."""
 
-PIECES_OF_A_HELPER: Final = 2
-"""One helper for so many pieces pays: it has not begun before the task has copied one."""
+SHARED_PIECE: Final = 1 << 20
+"""The most bytes of a piece where helpers take some. A thread that has copied waits until it gets the interpreter's
+lock, some 50 us if another is at work, so few pieces are better than many."""
+
+SHARED_WINDOW: Final = 2
+"""The slots that it uses then, for each who copies."""
 
 STRETCH_SECONDS: Final = 100e-6
 """A task that has copied for so long lets others run before the next piece."""
@@ -66,6 +70,7 @@ PATIENCE: Final = 2
 """If the others take so long in their turn, it copies so many times as long in the next one: a loop that is busy would
 else hold up a copy for as many turns as it has pieces."""
 
+PAGE: Final = 4096
 _POLL_SECONDS: Final = 200e-6
 
 
@@ -82,20 +87,23 @@ def begin_long(path: CopyPath, transfers: Transfers, array: DeviceArray, host: n
     """Return a copy between packed memory and a packed array that can begin now; None if there is none."""
     if path.long or array._storage.device.options.checks or not path.takes(array._storage.block, WINDOW):
         return None
-    pieces, staging = -(-host.nbytes // SHORT_PIECE), transfers.staging
-    helpers = min(transfers.crew.beside, pieces // PIECES_OF_A_HELPER)
-    slots = staging.acquire_several(SHORT_PIECE, min(pieces, WINDOW * (1 + helpers)))
-    if slots is None and helpers:
-        slots, helpers = staging.acquire_several(SHORT_PIECE, WINDOW), 0
+    size, staging, helpers = host.nbytes, transfers.staging, transfers.crew.beside
+    piece, slots = SHORT_PIECE, None
+    if helpers:
+        piece = min(SHARED_PIECE, -(-size // (1 + helpers) // PAGE) * PAGE)
+        slots = staging.acquire_several(piece, min(-(-size // piece), SHARED_WINDOW * (1 + helpers)))
+    if slots is None:
+        helpers, piece = 0, SHORT_PIECE
+        slots = staging.acquire_several(piece, WINDOW)
     if slots is None:
         return None
-    block = _private_block(path, host.nbytes)
+    block = _private_block(path, size)
     if block is None:
         for slot in slots:
             slot.release()
         return None
     path.long = True
-    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block, transfers.crew, helpers)
+    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block, piece, transfers.crew, helpers)
 
 
 def _private_block(path: CopyPath, size: int) -> Block | None:
@@ -139,6 +147,7 @@ class LongCopy(ShortCopy):
         "_helpers",
         "_memory",
         "_moved",
+        "_piece",
         "_pieces",
         "_pile",
         "_private",
@@ -154,6 +163,7 @@ class LongCopy(ShortCopy):
         host: npt.NDArray[Any],
         slots: list[Slot],
         block: Block,
+        piece: int,
         crew: Crew,
         helpers: int,
     ) -> None:
@@ -171,7 +181,10 @@ class LongCopy(ShortCopy):
         """The slots that neither the GPU nor anybody here needs now."""
         self._unfinished: collections.deque[tuple[int, Slot | None]] = collections.deque()
         """The commands whose end is not known, each with its ticket, and with the slot that is free then."""
-        self._pieces = pieces_of(host.nbytes, SHORT_PIECE)
+        self._piece = piece
+        """The bytes of a piece; the last may have less."""
+        self._pieces = -(-host.nbytes // piece)
+        """Their number."""
         self._memory = bytes_of(host)
         self._helpers = helpers
         self._pile: Pile = Pile(crew, self._copy_by_helper)
@@ -210,14 +223,15 @@ class LongCopy(ShortCopy):
 
     def _bytes_of(self, number: int) -> npt.NDArray[np.uint8]:
         """Return the caller's memory of a piece."""
-        begin, size = self._pieces[number]
-        return self._memory[begin : begin + size]
+        begin = number * self._piece
+        return self._memory[begin : begin + self._piece]
 
     # --- sending --------------------------------------------------------------------------------------------------
 
     def _send_piece(self, number: int, slot: Slot, freed: Slot | None) -> int:
         """Send a piece, and return its ticket. `freed` is the slot that is free when it has ended."""
-        begin, size = self._pieces[number]
+        begin = number * self._piece
+        size = min(self._piece, self._host.nbytes - begin)
         block, path = self._block, self._path
         ticket = path.send(block, (block.address + begin, slot.place, size), self, (self._private, self._host))
         self._sent(ticket, freed)
@@ -362,7 +376,7 @@ class LongIn(LongCopy):
 
     async def _copy_all(self) -> None:
         path, pile, free = self._path, self._pile, self._free
-        count, added, sent = len(self._pieces), 0, 0
+        count, added, sent = self._pieces, 0, 0
         while sent < count:
             while free and added < count:
                 pile.add(Piece(added, free.pop(), 0))
@@ -456,7 +470,7 @@ class LongOut(LongCopy):
         pile, free = self._pile, self._free
         self._failures = self._path.words[failures_word(self._path.lane)]
         self._send_move(self._block.address, self._address, self._path.move)
-        count, added, stored = len(self._pieces), 0, 0
+        count, added, stored = self._pieces, 0, 0
         while stored < count:
             while free and added < count:
                 await self._allow()

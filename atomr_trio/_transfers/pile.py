@@ -111,7 +111,7 @@ class Pile:
             give_way()
         if self.in_hands:
             with trio.CancelScope(shield=True):
-                while self.in_hands:  # a helper tells nobody, so there is no event
+                while self.in_hands:  # noqa: ASYNC110  # a helper tells nobody
                     await trio.sleep(_POLL_SECONDS)
         self.done.clear()
 

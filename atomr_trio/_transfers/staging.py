@@ -219,7 +219,7 @@ class StagingPool:
         return slot
 
     def acquire_several(self, size: int, count: int) -> list[Slot] | None:
-        """Return so many slots of at least `size` bytes each, at most `MEDIUM_SLOT`; None if fewer are free."""
+        """Return so many slots of at least `size` bytes each; None if fewer are free."""
         free = self._free[_kind(size)]
         if len(free) < count:
             return None
