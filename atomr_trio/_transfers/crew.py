@@ -18,8 +18,7 @@ import trio
 MOST_HELPERS = 8
 """The most helpers. On a machine of 16 cores more of them do not copy faster."""
 
-MOST_BESIDE = 3
-PROCESSORS_OF_ONE_BESIDE = 4
+PROCESSORS_OF_ONE_BESIDE = 2
 
 
 class Job(Protocol):
@@ -43,7 +42,7 @@ class Crew:
         processors = len(os.sched_getaffinity(0))
         self.size: int = size or max(2, min(MOST_HELPERS, processors - 1))
         """The number of pieces that are copied at a time."""
-        self.beside: int = min(MOST_BESIDE, processors // PROCESSORS_OF_ONE_BESIDE)
+        self.beside: int = min(self.size, max(0, processors // PROCESSORS_OF_ONE_BESIDE - 1))
         """The number of helpers that pay beside a task that copies too. None do with few processors: the worker polls
         on another one, and a helper that polls takes one of the others from whoever needs it."""
         self._token = trio.lowlevel.current_trio_token()

@@ -1,4 +1,4 @@
-"""The short way of a copy of 1 to 16 MiB with pageable memory.
+"""The short way of a copy of 1 to 64 MiB with pageable memory.
 
 Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. Where
 there are processors enough, a few helpers take some of the pieces: `Pile` says how. The pieces pass through a few slots
@@ -37,6 +37,7 @@ from .._memory.arena import ArenaFull, Block, ChunkState
 from .._values.errors import DeviceClosed, DeviceError, OutOfHostMemory
 from .._wire.protocol import Role, failures_word
 from .._wire.records.memory import BOX, COPY
+from .copy_plan import TO_DEVICE, TO_HOST
 from .crew import Crew
 from .pile import SPIN_SECONDS, Piece, Pile, give_way
 from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of
@@ -46,15 +47,22 @@ if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
     from .transfers import Transfers
 
-LONG_BYTES: Final = 16 << 20
+LONG_BYTES: Final = 64 << 20
 """The most bytes of a copy that goes this way. Streams are faster with more."""
+
+LONG_ALONE_BYTES: Final = {TO_DEVICE: 16 << 20, TO_HOST: 8 << 20}
+"""The same where no helper pays, in each direction: more are copied by streams."""
 
 WINDOW: Final = 3
 """The slots that such a copy uses in turn. They fit in a cache of 2 MiB."""
 
-SHARED_PIECE: Final = 1 << 20
-"""The most bytes of a piece where helpers take some. A thread that has copied waits until it gets the interpreter's
-lock, some 50 us if another is at work, so few pieces are better than many."""
+BYTES_OF_A_HELPER: Final = 4 << 20
+"""One helper pays for so many bytes. There is one for less as well: from `HELPED_BYTES` on."""
+HELPED_BYTES: Final = 3 << 19
+
+SHARED_PIECES: Final = (8 << 20, 1 << 20), (LONG_BYTES, 2 << 20)
+"""The most bytes of a piece where helpers take some, for copies of so many bytes at most. A thread that has copied
+waits for the interpreter's lock, some 50 us if another is at work, so few pieces are better than many."""
 
 SHARED_WINDOW: Final = 2
 """The slots that it uses then, for each who copies."""
@@ -85,14 +93,18 @@ class _Private:
 
 def begin_long(path: CopyPath, transfers: Transfers, array: DeviceArray, host: npt.NDArray[Any]) -> LongCopy | None:
     """Return a copy between packed memory and a packed array that can begin now; None if there is none."""
+    size, staging = host.nbytes, transfers.staging
+    helpers = helpers_for(size, transfers.crew.beside)
+    if size > (LONG_BYTES if helpers else LONG_ALONE_BYTES[path.way]):
+        return None
     if path.long or array._storage.device.options.checks or not path.takes(array._storage.block, WINDOW):
         return None
-    size, staging, helpers = host.nbytes, transfers.staging, transfers.crew.beside
     piece, slots = SHORT_PIECE, None
     if helpers:
-        piece = min(SHARED_PIECE, -(-size // (1 + helpers) // PAGE) * PAGE)
+        most = next(most for limit, most in SHARED_PIECES if size <= limit)
+        piece = min(most, -(-size // (1 + helpers) // PAGE) * PAGE)
         slots = staging.acquire_several(piece, min(-(-size // piece), SHARED_WINDOW * (1 + helpers)))
-    if slots is None:
+    if slots is None and size <= LONG_ALONE_BYTES[path.way]:
         helpers, piece = 0, SHORT_PIECE
         slots = staging.acquire_several(piece, WINDOW)
     if slots is None:
@@ -104,6 +116,11 @@ def begin_long(path: CopyPath, transfers: Transfers, array: DeviceArray, host: n
         return None
     path.long = True
     return (LongIn if path.incoming else LongOut)(path, array, host, slots, block, piece, transfers.crew, helpers)
+
+
+def helpers_for(size: int, most: int) -> int:
+    """Return how many helpers pay for so many bytes, if there may be `most`."""
+    return 0 if size < HELPED_BYTES else min(most, max(1, size // BYTES_OF_A_HELPER))
 
 
 def _private_block(path: CopyPath, size: int) -> Block | None:

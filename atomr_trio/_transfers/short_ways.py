@@ -9,7 +9,7 @@ import numpy.typing as npt
 from .._arrays.arrays import Storage
 from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way
-from .long_copies import LONG_BYTES, begin_long
+from .long_copies import begin_long
 from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortBoxCopy, ShortCopy
 from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
@@ -58,7 +58,7 @@ class ShortCopies(DevicePart):
             slot = self._staging.take(size)
             return None if slot is None else SingleCopy(path, array, host, slot)
         if size > SHORT_BYTES:
-            return begin_long(path, self._transfers, array, host) if size <= LONG_BYTES else None
+            return begin_long(path, self._transfers, array, host)
         count = -(-size // SHORT_PIECE)
         if not path.takes(block, count):
             return None

@@ -1,0 +1,292 @@
+"""Copies of 1 MiB and more of which helpers take some pieces."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import trio
+
+from atomr_trio import CommandFailed, ContextLost, DeviceClosed
+from atomr_trio._device.device import core_of
+from atomr_trio._transfers import crew as crews, long_copies, pile
+from atomr_trio._transfers.crew import Crew
+from atomr_trio._transfers.long_copies import LONG_BYTES, helpers_for
+from atomr_trio._transfers.pile import Pile
+from atomr_trio._transfers.short_ways import ShortCopies
+from atomr_trio._transfers.staging import LARGE_SLOTS, Slot
+from atomr_trio._transfers.transfers import Transfers
+from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
+from support import set_constant
+from support.rogue import kill_worker, next_generation, until
+from support.strategies import numbers, same
+
+from .test_long_copies import in_use, is_clean, scenario, submitted
+
+pytestmark = pytest.mark.used_workers
+
+MIB = 1 << 20
+SIZE = 8 * MIB
+"""In pieces of a MiB, and with two helpers."""
+NAMES = {"in": "load_freely", "out": "store_freely"}
+
+
+class Memcpys:
+    """Has the task's memcpys wait for one of a helper, or a helper's wait for `go`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, direction: str) -> None:
+        self.by_task, self.by_helpers = [], []
+        self.begun, self.go, self.helped = (threading.Event() for _ in range(3))
+        self.helper_waits = False
+        self.error: BaseException | None = None
+        self._main = threading.current_thread()
+        copy = getattr(Slot, NAMES[direction])
+        monkeypatch.setattr(Slot, NAMES[direction], lambda slot, memory: self._copy(copy, slot, memory))
+
+    def _copy(self, copy: Callable[[Slot, Any], None], slot: Slot, memory: Any) -> None:
+        if threading.current_thread() is self._main:
+            self.by_task.append(slot)
+            assert (self.begun if self.helper_waits else self.helped).wait(20)
+            copy(slot, memory)
+            return
+        self.by_helpers.append(slot)
+        self.begun.set()
+        if self.helper_waits:
+            assert self.go.wait(20)
+        if self.error is not None:
+            self.helped.set()
+            raise self.error
+        copy(slot, memory)
+        self.helped.set()
+
+
+@pytest.fixture(params=["in", "out"])
+def direction(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def memcpys(monkeypatch: pytest.MonkeyPatch, direction: str) -> Memcpys:
+    set_constant(monkeypatch, long_copies, "SPIN_SECONDS", 20.0)  # a helper waits for the GPU as long as it takes
+    return Memcpys(monkeypatch, direction)
+
+
+def with_helpers(dev: Any, count: int = 2) -> Transfers:
+    transfers = core_of(dev).part(Transfers)
+    transfers.crew.beside = count
+    return transfers
+
+
+def verb(array: Any, direction: str) -> Callable[..., Any]:
+    return array.copy_from if direction == "in" else array.copy_to
+
+
+# --- what arrives -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [3 * MIB // 2, 2 * MIB - 1, 4 * MIB + 1, SIZE + 5, 21 * MIB])
+async def test_every_byte_arrives(size):
+    async with scenario() as dev:
+        with_helpers(dev)
+        array = dev.empty(size + 3, np.uint8)
+        await array[:1].copy_from(np.ones(1, np.uint8))
+        for begin, seed in ((0, 1), (3, 2)):
+            view = array[begin : begin + size]
+            host, out = numbers(size, np.uint8, seed=seed), np.zeros(size, np.uint8)
+            await view.copy_from(host)
+            await view.copy_to(out)
+            assert same(out, host)
+        assert is_clean(dev)
+
+
+async def test_what_helpers_have_copied_arrives_with_the_rest(direction, memcpys):
+    async with scenario() as dev:
+        with_helpers(dev)
+        host, out = numbers(SIZE, np.uint8), np.zeros(SIZE, np.uint8)
+        array, lane = await dev.to_device(host[:1].repeat(SIZE)), LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
+        if direction == "out":
+            await array.copy_from(host)
+        memcpys.by_helpers.clear()
+        memcpys.by_task.clear()
+        memcpys.helped.clear()
+        before = submitted(dev, lane)
+        await verb(array, direction)(host if direction == "in" else out)
+        assert submitted(dev, lane) == before + SIZE // MIB + 1
+        assert memcpys.by_helpers
+        assert len(memcpys.by_helpers) + len(memcpys.by_task) == SIZE // MIB
+        assert same(await array.to_host() if direction == "in" else out, host)
+        assert is_clean(dev)
+
+
+async def test_without_a_thread_the_task_copies_everything(direction, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async with scenario() as dev:
+        with_helpers(dev)
+        host, out = numbers(SIZE, np.uint8), np.zeros(SIZE, np.uint8)
+        array = await dev.to_device(host if direction == "out" else out)
+        with monkeypatch.context() as patch:
+            patch.setattr(trio.lowlevel, "start_thread_soon", refuse)
+            await verb(array, direction)(host if direction == "in" else out)
+        assert same(await array.to_host() if direction == "in" else out, host)
+        assert is_clean(dev)
+
+
+@pytest.mark.parametrize(("size", "way"), [(SIZE, "alone"), (21 * MIB, "general")])
+async def test_without_the_slots_for_helpers_a_copy_goes_without_them(size, way, direction):
+    async with scenario() as dev:
+        transfers = with_helpers(dev)
+        host, out = numbers(size, np.uint8), np.zeros(size, np.uint8)
+        array, lane = await dev.to_device(host), LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
+        taken = [transfers.staging.acquire_nowait(4 * MIB) for _ in range(LARGE_SLOTS - 1)]
+        before = submitted(dev, lane)
+        await verb(array, direction)(host if direction == "in" else out)
+        assert submitted(dev, lane) - before == (2 * size // MIB + 1 if way == "alone" else 1)
+        for slot in taken:
+            slot.release()
+        assert same(await array.to_host() if direction == "in" else out, host)
+        assert is_clean(dev)
+
+
+@pytest.mark.parametrize(
+    ("mebibytes", "most", "helpers"),
+    [(1.4, 7, 0), (1.5, 7, 1), (4, 7, 1), (8, 7, 2), (16, 7, 4), (16, 3, 3), (64, 7, 7), (4, 0, 0)],
+)
+def test_there_is_a_helper_for_every_few_mebibytes(mebibytes, most, helpers):
+    assert helpers_for(int(mebibytes * MIB), most) == helpers
+
+
+@pytest.mark.parametrize(("processors", "beside"), [(1, 0), (2, 0), (4, 1), (8, 3), (16, 7), (128, 8)])
+async def test_few_processors_have_no_helpers_beside_a_task(processors, beside, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(processors)))
+    assert Crew().beside == beside
+    assert crews.MOST_HELPERS == 8
+
+
+@pytest.mark.parametrize("helpers", [0, 7])
+async def test_larger_copies_are_streams(helpers, direction):
+    async with scenario() as dev:
+        with_helpers(dev, helpers)
+        most = LONG_BYTES if helpers else long_copies.LONG_ALONE_BYTES[long_copies.TO_DEVICE]
+        array, lane = dev.empty(most + 1, np.uint8), LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
+        await array[:1].copy_from(np.ones(1, np.uint8))
+        before = submitted(dev, lane)
+        await verb(array, direction)(np.ones(most + 1, np.uint8))
+        assert submitted(dev, lane) == before + 1
+
+
+# --- leaving, failing, losing -----------------------------------------------------------------------------------------
+
+
+async def test_a_copy_that_is_left_waits_until_no_helper_touches_the_memory(direction, memcpys, monkeypatch):
+    set_constant(monkeypatch, pile, "SPIN_SECONDS", 0.0)
+    async with scenario() as dev:
+        with_helpers(dev)
+        host = np.ones(SIZE, np.uint8)
+        array = dev.empty(SIZE, np.uint8)
+        await array[:1].copy_from(host[:1])
+        await array[:1].copy_to(host[:1])
+        memcpys.helper_waits = True
+        monkeypatch.setattr(long_copies, "STRETCH_SECONDS", -1.0)
+        left = trio.Event()
+        path = core_of(dev).part(ShortCopies)._paths[LANE_COPY_IN if direction == "in" else LANE_COPY_OUT]
+
+        async def copy() -> None:
+            await verb(array, direction)(host)
+            left.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy)
+            await until(memcpys.begun.is_set)
+            nursery.cancel_scope.cancel()
+            with trio.CancelScope(shield=True):
+                await until(lambda: not path.long)  # it is at its end, where it waits for the helper
+                await trio.sleep(0.01)
+                assert not is_clean(dev)
+                memcpys.go.set()
+        assert not left.is_set()
+        await until(lambda: is_clean(dev))
+        assert in_use(dev) == SIZE
+
+
+async def test_the_error_of_a_helper_ends_the_copy(direction, memcpys):
+    async with scenario() as dev:
+        with_helpers(dev)
+        array, host = dev.empty(SIZE, np.uint8), np.ones(SIZE, np.uint8)
+        await array[:1].copy_from(host[:1])
+        memcpys.error = DeviceClosed("the memory is gone")
+        with pytest.raises(DeviceClosed, match="the memory is gone"):
+            await verb(array, direction)(host)
+        await until(lambda: is_clean(dev))
+        memcpys.error = None
+        await verb(array, direction)(host)
+        assert is_clean(dev)
+
+
+async def test_a_worker_that_is_lost_while_helpers_copy_leaves_their_slots_to_them(direction, memcpys, monkeypatch):
+    async with scenario() as dev:
+        with_helpers(dev)
+        host = np.ones(SIZE, np.uint8)
+        array = dev.empty(SIZE, np.uint8)
+        await array[:1].copy_from(host[:1])
+        await array[:1].copy_to(host[:1])
+        memcpys.helper_waits = True
+        monkeypatch.setattr(long_copies, "STRETCH_SECONDS", -1.0)
+
+        async def copy() -> None:
+            with pytest.raises(ContextLost):
+                await verb(array, direction)(host)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(copy)
+            await until(memcpys.begun.is_set)
+            kill_worker(dev)
+            await next_generation(dev, after=1)
+            assert not is_clean(dev)
+            memcpys.go.set()
+        await until(lambda: is_clean(dev))
+        memcpys.helper_waits = False
+        await array.copy_from(host)
+        assert same(await array.to_host(), host)
+
+
+async def test_a_helper_that_has_waited_long_for_the_gpu_leaves_its_piece_to_the_task(monkeypatch):
+    async with scenario() as dev:
+        with_helpers(dev)
+        host, out = numbers(SIZE, np.uint8), np.zeros(SIZE, np.uint8)
+        array, late = await dev.to_device(host), threading.Event()
+        monkeypatch.setattr(long_copies.LongOut, "_copy_by_helper", lambda *_: late.set() and False)
+        take = Pile.take
+        monkeypatch.setattr(Pile, "take", lambda pile: late.wait(20) and take(pile))
+        await array.copy_to(out)
+        assert same(out, host)
+        assert is_clean(dev)
+
+
+@pytest.mark.sim_only
+async def test_what_the_gpu_refused_to_copy_is_not_taken_by_a_helper():
+    async with scenario() as dev:
+        with_helpers(dev)
+        array, out = await dev.to_device(np.full(SIZE, 7, np.uint8)), np.zeros(SIZE, np.uint8)
+        core_of(dev).current.request_faults("cuMemcpyDtoHAsync:1:3")
+        with pytest.raises(CommandFailed) as failed:
+            await array.copy_to(out)
+        assert (failed.value.status, failed.value.operation) == (1, "memory.copy_out")
+        assert set(out[2 * MIB : 3 * MIB]) == {0}
+        await until(lambda: is_clean(dev))
+        await array.copy_to(out)
+        assert (out == 7).all()
+
+
+async def test_a_copy_ends_with_no_helper_at_work(direction):
+    async with scenario() as dev:
+        transfers = with_helpers(dev)
+        array, host = await dev.to_device(np.zeros(SIZE, np.uint8)), np.ones(SIZE, np.uint8)
+        await verb(array, direction)(host)
+        await until(lambda: repr(transfers.crew).startswith("<Crew: 0 of"))
+        assert is_clean(dev)
