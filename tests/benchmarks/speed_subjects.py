@@ -17,6 +17,7 @@ import gc
 import importlib
 import itertools
 import statistics
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -1262,20 +1263,25 @@ class Answers:
 
 
 async def idle(milliseconds: int) -> float:
-    """The share of one CPU that this process and its workers take while nothing is asked of them."""
+    """The share of one CPU that this process and its workers take while nothing is asked of them.
+
+    To read what other threads have run takes milliseconds, so this thread is asked by itself, within the readings.
+    """
     await trio.sleep(1.5e-3 * milliseconds)  # a device rests after a second
-    begun, first, second = clock(), cpu_seconds(), cpu_seconds()
+    before = others_seconds()
+    begun, own = clock(), time.thread_time()
     await trio.sleep(milliseconds / 1e3)
-    used = used_between(second, cpu_seconds()) - used_between(first, second)  # less what one reading takes
-    return max(0.0, used) / (clock() - begun)
+    own, seconds = time.thread_time() - own, clock() - begun
+    return (own + used_between(before, others_seconds())) / seconds
 
 
-def cpu_seconds() -> dict[Path, float]:
-    """What each thread of this process and of its children has run, to the nanosecond, by the scheduler's accounts."""
+def others_seconds() -> dict[Path, float]:
+    """What each other thread of this process and of its children has run, by the scheduler's accounts."""
     tasks = Path("/proc/self/task").glob("*/children")
     children = [number for task in tasks for number in task.read_text(encoding="ascii").split()]
     schedules = (path for number in ("self", *children) for path in Path(f"/proc/{number}/task").glob("*/schedstat"))
-    return {path: int(path.read_text(encoding="ascii").split()[0]) / 1e9 for path in schedules}
+    own = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    return {path: int(path.read_text(encoding="ascii").split()[0]) / 1e9 for path in schedules if path != own}
 
 
 def used_between(earlier: dict[Path, float], later: dict[Path, float]) -> float:
