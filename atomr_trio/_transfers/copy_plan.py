@@ -97,6 +97,18 @@ def is_rectangle(shape: _layout.Shape, strides: _layout.Shape, itemsize: int) ->
     return first is not None and first.depth == 1 and next(boxes, None) is None
 
 
+@functools.lru_cache(maxsize=256)
+def rows_of(shape: _layout.Shape, strides: _layout.Shape, itemsize: int) -> Box | None:
+    """Return the rows of bytes that an array consists of, in the order of packed memory on the other side.
+
+    None if it has several distances between rows, or another order.
+    """
+    packing = _packing_of(shape, strides)
+    if not packing.is_plain or packing.offset or not is_rectangle(shape, strides, itemsize):
+        return None
+    return next(iter(_layout.boxes(shape, itemsize, strides, _layout.contiguous_strides(shape, itemsize))))
+
+
 _KNOWN: dict[tuple[object, ...], Sequence[Piece]] = {}
 _MOST_KNOWN, _MOST_KNOWN_PIECES = 256, 16
 """The most layouts whose pieces are remembered, and the most pieces of one: a loop copies the same views again."""

@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import trio
 
+from .._arrays.layout import Box, run
 from .._generation.requests import CommandRequest
 from .._generation.settler import TURN_SECONDS
 from .._generation.timeline import Launch
@@ -40,7 +41,7 @@ from .._wire.records.memory import BOX, COPY
 from .copy_plan import TO_DEVICE, TO_HOST
 from .crew import Crew
 from .pile import SPIN_SECONDS, Piece, Pile, give_way
-from .short_copies import SHORT_PIECE, CopyPath, Form, ShortCopy, bytes_of
+from .short_copies import SHORT_PIECE, CopyPath, ShortCopy, bytes_of
 from .staging import Slot
 
 if TYPE_CHECKING:
@@ -91,8 +92,13 @@ class _Private:
         self._block = block
 
 
-def begin_long(path: CopyPath, transfers: Transfers, array: DeviceArray, host: npt.NDArray[Any]) -> LongCopy | None:
-    """Return a copy between packed memory and a packed array that can begin now; None if there is none."""
+def begin_long(
+    path: CopyPath, transfers: Transfers, array: DeviceArray, host: npt.NDArray[Any], rows: Box | None = None
+) -> LongCopy | None:
+    """Return a copy between packed memory and an array that can begin now; None if there is none.
+
+    The array is packed, or consists of `rows`.
+    """
     size, staging = host.nbytes, transfers.staging
     helpers = helpers_for(size, transfers.crew.beside)
     if size > (LONG_BYTES if helpers else LONG_ALONE_BYTES[path.way]):
@@ -115,7 +121,7 @@ def begin_long(path: CopyPath, transfers: Transfers, array: DeviceArray, host: n
             slot.release()
         return None
     path.long = True
-    return (LongIn if path.incoming else LongOut)(path, array, host, slots, block, piece, transfers.crew, helpers)
+    return (LongIn if path.incoming else LongOut)(path, array, host, rows, slots, block, piece, transfers.crew, helpers)
 
 
 def helpers_for(size: int, most: int) -> int:
@@ -168,6 +174,7 @@ class LongCopy(ShortCopy):
         "_pieces",
         "_pile",
         "_private",
+        "_rows",
         "_turn_at",
         "_unfinished",
         "_window",
@@ -178,6 +185,7 @@ class LongCopy(ShortCopy):
         path: CopyPath,
         array: DeviceArray,
         host: npt.NDArray[Any],
+        rows: Box | None,
         slots: list[Slot],
         block: Block,
         piece: int,
@@ -188,6 +196,7 @@ class LongCopy(ShortCopy):
         self._block = block
         """The private block."""
         self._private = _Private(block)
+        self._rows = rows
         self._address: int = array._storage.block.address + array._offset
         self._window = slots
         """All slots. They are held twice: by the task, and by the commands."""
@@ -254,10 +263,14 @@ class LongCopy(ShortCopy):
         self._sent(ticket, freed)
         return ticket
 
-    def _send_move(self, to: int, origin: int, form: Form) -> None:
+    def _send_move(self) -> None:
         """Send the copy between the private block and the array."""
-        path, block = self._path, self._block
-        words = to, origin, self._host.nbytes
+        path, block, rows = self._path, self._block, self._rows
+        words: tuple[int, ...] = (self._address, block.address) if path.incoming else (block.address, self._address)
+        if rows is None:
+            words, form = (*words, self._host.nbytes), path.move
+        else:
+            form = path.move_of(rows)
         self._moved = True
         ticket = path.send(self._array._storage.block, words, self, (self._array, self._host), False, form)
         if path.incoming:
@@ -422,7 +435,7 @@ class LongIn(LongCopy):
         if self._error is not None:
             raise self._error
         if path.takes(self._array._storage.block):
-            self._send_move(self._address, self._block.address, path.move)
+            self._send_move()
         else:
             await self._move_generally()
         await self._until_all_ended()
@@ -442,11 +455,12 @@ class LongIn(LongCopy):
         await self._until_all_ended()
         self._check()
         array, path = self._array, self._path
-        target, nbytes = array._storage.block, self._host.nbytes
+        target = array._storage.block
         role = Role.OVERWRITE if array._covers_block else Role.WRITE
+        rows = run(self._host.nbytes) if self._rows is None else self._rows
         request = CommandRequest(
             COPY,
-            BOX.pack(self._address, 0, 0, self._block.address, 0, 0, nbytes, 1, 1),
+            BOX.pack(*path.ends_of(rows, self._address, self._block.address), rows.width, rows.height, rows.depth),
             ((target, role), (self._block, Role.READ)),
             keep=(array, self._host),
             lane=path.way.lane,
@@ -486,7 +500,7 @@ class LongOut(LongCopy):
     async def _copy_all(self) -> None:
         pile, free = self._pile, self._free
         self._failures = self._path.words[failures_word(self._path.lane)]
-        self._send_move(self._block.address, self._address, self._path.move)
+        self._send_move()
         count, added, stored = self._pieces, 0, 0
         while stored < count:
             while free and added < count:

@@ -37,7 +37,7 @@ from .._wire.protocol import (
     counter_word,
 )
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
-from .._wire.records.memory import BOX, COPY, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
+from .._wire.records.memory import BOX, COPY, COPY_ENDS, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT, record_struct
 from .copy_plan import BYTES, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
@@ -158,6 +158,8 @@ class CopyPath:
         self._run = Form(way.lane, way.run, bytes(way.run.struct.size), range(0, way.run.struct.size, WORD.size))
         self._forms: dict[bytes, Form] = {}
         """The forms of boxes, by their payloads."""
+        self._moves: dict[Box, Form] = {}
+        """The forms of the copies on the device between packed memory and a box."""
         self._form_of: dict[Box, Form] = {}
         """Those of the boxes that were copied, which may differ in their places alone."""
         self.send: Send = _sending(self, self._run)
@@ -257,14 +259,34 @@ class CopyPath:
             form = area.forms[self.way.lane] = Form(self.way.lane, box, payload, PLACES_OF_PINNED[box.number])
         return form
 
+    def move_of(self, box: Box) -> Form:
+        """Return the form of the copies on the device between packed memory and a box.
+
+        Its words are the destination and the source.
+        """
+        form = self._moves.get(box)
+        if form is None:
+            if len(self._moves) >= _MOST_FORMS:
+                self._moves.clear()
+            payload = BOX.pack(*self.ends_of(box, 0, 0), box.width, box.height, box.depth)
+            form = self._moves[box] = Form(self.way.lane, COPY, payload, COPY_ENDS)
+        return form
+
+    def ends_of(self, box: Box, here: int, there: int) -> tuple[int, ...]:
+        """Return the destination and the source of a copy of a box, each with its pitch and its rows to a plane.
+
+        `here` is the address of the box, `there` that of its packed bytes.
+        """
+        sides = (here, *box.side(0)[1:]), (there, *box.other_side(0)[1:])
+        return (*sides[0], *sides[1]) if self.incoming else (*sides[1], *sides[0])
+
     def form_of(self, box: Box) -> Form:
         """Return the form of the copies of a box, whose words are the area, the destination and the source."""
         form = self._form_of.get(box)
         if form is not None:
             return form
-        here, there = box.side(0)[1:], box.other_side(0)[1:]
-        sides = (0, *here, 0, *there) if self.incoming else (0, *there, 0, *here)
-        payload = self.way.box.struct.pack(0) + BOX.pack(*sides, box.width, box.height, box.depth)
+        ends = self.ends_of(box, 0, 0)
+        payload = self.way.box.struct.pack(0) + BOX.pack(*ends, box.width, box.height, box.depth)
         form = self._forms.get(payload)
         if form is None:
             if len(self._forms) >= _MOST_FORMS:
@@ -282,7 +304,7 @@ class Send(Protocol):
     def __call__(
         self,
         block: Block,
-        words: tuple[int, int, int],
+        words: tuple[int, ...],
         owner: LaunchOwner,
         arguments: tuple[object, ...],
         shares: bool = False,
@@ -304,7 +326,7 @@ def _sending(path: CopyPath, run: Form) -> Send:
 
     def send(
         block: Block,
-        words: tuple[int, int, int],
+        words: tuple[int, ...],
         owner: LaunchOwner,
         arguments: tuple[object, ...],
         shares: bool = False,

@@ -8,9 +8,9 @@ import numpy.typing as npt
 
 from .._arrays.arrays import Storage
 from .._generation.core import DeviceCore, DevicePart
-from .copy_plan import PINNED_PIECE, Way
+from .copy_plan import PINNED_PIECE, Way, rows_of
 from .long_copies import begin_long
-from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortBoxCopy, ShortCopy
+from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, Form, ShortBoxCopy, ShortCopy
 from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
 from .transfers import Transfers
@@ -43,7 +43,7 @@ class ShortCopies(DevicePart):
             return None
         flags = host.flags
         if array._plain is None or not flags.c_contiguous:
-            return self._begin_boxes(path, array, host) if size <= SHORT_BYTES else None
+            return self._begin_boxes(path, array, host)
         block = array._storage.block
         found = None if flags.owndata else self._pinned.find_packed(host)
         if found is not None:
@@ -51,12 +51,7 @@ class ShortCopies(DevicePart):
                 return None
             return SingleCopy(path, array, host, None, found)
         if size <= SHORT_PIECE:
-            if not path.takes(block):
-                return None
-            if size > SMALL_SLOT:
-                path.note_ended()
-            slot = self._staging.take(size)
-            return None if slot is None else SingleCopy(path, array, host, slot)
+            return self._begin_single(path, array, host)
         if size > SHORT_BYTES:
             return begin_long(path, self._transfers, array, host)
         count = -(-size // SHORT_PIECE)
@@ -66,7 +61,27 @@ class ShortCopies(DevicePart):
         slots = self._staging.acquire_several(SHORT_PIECE, count)
         return None if slots is None else ShortCopy(path, array, host, slots)
 
-    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortCopy | None:
+    def _begin_single(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], form: Form | None = None
+    ) -> SingleCopy | None:
+        size = host.nbytes
+        if not path.takes(array._storage.block):
+            return None
+        if size > SMALL_SLOT:
+            path.note_ended()
+        slot = self._staging.take(size)
+        return None if slot is None else SingleCopy(path, array, host, slot, None, form)
+
+    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> SingleCopy | ShortCopy | None:
+        size, flags = host.nbytes, host.flags
+        if flags.c_contiguous and (flags.owndata or self._pinned.find_packed(host) is None):
+            rows = rows_of(array.shape, array.strides, array.itemsize)
+            if rows is not None and size <= SHORT_PIECE:
+                return self._begin_single(path, array, host, path.form_of(rows))
+            if rows is not None and size > SHORT_BYTES:
+                return begin_long(path, self._transfers, array, host, rows)
+        if size > SHORT_BYTES:
+            return None
         plan = path.plan_boxes(array, host)
         if plan is None:
             return None

@@ -1,4 +1,4 @@
-"""The short way of an awaited copy of one command: of pinned memory, or through one slot.
+"""The short way of an awaited copy of one command: of pinned memory, or through one slot, which rows may be copied to.
 
 Most copies are that. Their bytes take a few microseconds, so what counts is how little Python there is around them.
 ``short_copies.py`` describes the short way, and has the copies of several commands.
@@ -13,7 +13,7 @@ import trio
 
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
-from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, CopyPath
+from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, CopyPath, Form
 from .staging import Slot
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 class SingleCopy:
     """A copy under way, and the owner of its command. Its caller's task does everything."""
 
-    __slots__ = ("_array", "_bell", "_done", "_error", "_host", "_left", "_path", "_pinned", "_slot")
+    __slots__ = ("_array", "_bell", "_done", "_error", "_form", "_host", "_left", "_path", "_pinned", "_slot")
 
     def __init__(
         self,
@@ -33,14 +33,19 @@ class SingleCopy:
         host: npt.NDArray[Any],
         slot: Slot | None,
         pinned: tuple[PinnedArea, int] | None = None,
+        form: Form | None = None,
     ) -> None:
-        """`pinned` is the place of pinned memory; other memory is copied through the slot."""
+        """`pinned` is the place of pinned memory; other memory is copied through the slot.
+
+        `form` is that of an array which is not one run of bytes; see `CopyPath.form_of`.
+        """
         self._path = path
         self._array = array
         self._host = host
         self._slot = slot
         """The slot, until it was released."""
         self._pinned = pinned
+        self._form = form
         self._done = self._left = False
         self._error: DeviceError | None = None
         self._bell: trio.Event | None = None
@@ -58,7 +63,11 @@ class SingleCopy:
             if slot is not None:
                 if path.incoming:
                     slot.load(host)
-                ticket = path.send(block, (address, slot.place, size), self, kept)
+                if self._form is None:
+                    ticket = path.send(block, (address, slot.place, size), self, kept)
+                else:
+                    ends = (address, slot.offset) if path.incoming else (slot.offset, address)
+                    ticket = path.send(block, (slot.area, *ends), self, kept, False, self._form)
             elif self._pinned is not None:
                 area, offset = self._pinned
                 ticket = path.send(block, (address, offset, size), self, kept, False, path.form_of_area(area))

@@ -43,13 +43,22 @@ from atomr_trio._transfers import (
     copy_flow,
     copy_plan,
     copy_stream,
+    long_copies,
     short_copies,
     short_ways,
 )
 from atomr_trio._transfers.batch_areas import BatchSlots
-from atomr_trio._transfers.copy_plan import MANY, THREAD_BYTES, THROUGH_HOST, plan_copy_in, plan_copy_out
+from atomr_trio._transfers.copy_plan import (
+    MANY,
+    THREAD_BYTES,
+    THROUGH_HOST,
+    TO_DEVICE,
+    TO_HOST,
+    plan_copy_in,
+    plan_copy_out,
+)
 from atomr_trio._transfers.crew import Crew
-from atomr_trio._transfers.long_copies import LONG_BYTES
+from atomr_trio._transfers.long_copies import LONG_ALONE_BYTES
 from atomr_trio._transfers.short_copies import SHORT_BYTES
 from atomr_trio._transfers.staging import LARGE_SLOT, LARGE_SLOTS, SMALL_SLOT, SMALL_SLOTS
 from atomr_trio._transfers.transfers import Transfers
@@ -78,7 +87,8 @@ def small_pieces(monkeypatch):
     """Copies are cut into small pieces, and helpers do even the smallest memcpy; none goes the short way."""
     set_constant_in(monkeypatch, (short_copies, short_ways, batch_copies), "SHORT_BYTES", 0)
     set_constant(monkeypatch, short_ways, "SHORT_PIECE", 0)
-    set_constant(monkeypatch, short_ways, "LONG_BYTES", 0)
+    set_constant(monkeypatch, long_copies, "LONG_ALONE_BYTES", {TO_DEVICE: 0, TO_HOST: 0})
+    set_constant(monkeypatch, long_copies, "LONG_BYTES", 0)
     set_constant(monkeypatch, batch_copies, "BATCH_IN_BYTES", 0)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "LARGE_SLOT", PIECE)
     set_constant_in(monkeypatch, (copies, copy_plan, copy_flow, copy_stream), "THREAD_BYTES", 1)
@@ -123,15 +133,16 @@ async def test_what_fits_into_a_slot_is_one_command(size):
 async def test_small_copies_start_no_thread(monkeypatch):
     async with scenario() as dev:
         monkeypatch.setattr(Crew, "submit", None)
+        core_of(dev).part(Transfers).crew.beside = 0
         host = numbers(SHORT_BYTES, np.uint8)
         first = await dev.to_device(host[: THREAD_BYTES - 1])
         assert same(await first.to_host(), host[: THREAD_BYTES - 1])
         assert same(await (await dev.to_device(host)).to_host(), host)
-        long = numbers(LONG_BYTES, np.uint8)
+        long = numbers(LONG_ALONE_BYTES[TO_HOST], np.uint8)
         assert same(await (await dev.to_device(long)).to_host(), long)
         assert core_of(dev).part(Transfers).staging.idle
         with pytest.raises(TypeError):
-            await dev.to_device(np.zeros(LONG_BYTES + 1, np.uint8))
+            await dev.to_device(np.zeros(LONG_ALONE_BYTES[TO_DEVICE] + 1, np.uint8))
 
 
 LAYOUTS = {

@@ -17,7 +17,8 @@ from atomr_trio._device.device import core_of
 from atomr_trio._generation.order import Order
 from atomr_trio._memory.arena import ChunkState
 from atomr_trio._transfers import copy_plan, long_copies
-from atomr_trio._transfers.long_copies import LONG_BYTES, WINDOW, LongCopy, LongIn, LongOut
+from atomr_trio._transfers.copy_plan import TO_DEVICE, TO_HOST
+from atomr_trio._transfers.long_copies import LONG_ALONE_BYTES, WINDOW, LongCopy, LongIn, LongOut
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import MEDIUM_SLOTS, Slot
@@ -36,9 +37,10 @@ WAYS = {"in": (LANE_COPY_IN, LongIn), "out": (LANE_COPY_OUT, LongOut)}
 
 @contextlib.asynccontextmanager
 async def scenario(**options: Any):
-    """A device whose copies have learnt the short way."""
+    """A device whose copies have learnt the short way, and have no helpers."""
     with trio.fail_after(60):
         async with open_test_device(**options) as dev:
+            core_of(dev).part(Transfers).crew.beside = 0
             await (await dev.to_device(np.zeros(10, np.uint8))).to_host()
             yield dev
 
@@ -94,7 +96,7 @@ def in_use(dev: atomr_trio.Device) -> int:
 # --- what arrives -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_BYTES])
+@pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_ALONE_BYTES[TO_HOST]])
 async def test_every_byte_arrives(size, short_alone):
     async with scenario() as dev:
         array = dev.empty(size + 3, np.uint8)
@@ -107,6 +109,27 @@ async def test_every_byte_arrives(size, short_alone):
             await view.copy_to(out)
             assert same(out, host)
         assert is_clean(dev)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+@pytest.mark.parametrize("shape", [(SIZE // 4096, 4096), (SIZE // 1024, 8, 128)])
+async def test_every_byte_of_rows_arrives_and_none_between_them(shape, dtype, short_alone):
+    """The rows are copied on the device, between the block and the array."""
+    async with scenario() as dev:
+        shape = (shape[0] // np.dtype(dtype).itemsize, *shape[1:])
+        whole = await dev.to_device(np.full((*shape[:-1], shape[-1] + 5), 7, dtype))
+        rows = whole[..., : shape[-1]]
+        host, out = numbers(shape, dtype), np.zeros(shape, dtype)
+        before = [submitted(dev, lane) for lane, _ in WAYS.values()]
+        short_alone()
+        await rows.copy_from(host)
+        await rows.copy_to(out)
+        assert [submitted(dev, lane) for lane, _ in WAYS.values()] == [count + PIECES + 1 for count in before]
+        assert same(out, host)
+        assert is_clean(dev)
+        around = np.full((*shape[:-1], 5), 0, dtype)
+        await whole[..., shape[-1] :].copy_to(around)
+        assert (around == 7).all()
 
 
 @pytest.mark.parametrize("direction", ["in", "out"])
@@ -506,6 +529,7 @@ async def test_a_device_that_is_closed_in_the_middle_lets_the_copy_go(always_tur
     after_piece(1, lambda _: begun.set())
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery, open_test_device(close_timeout=0.1) as dev:
+            core_of(dev).part(Transfers).crew.beside = 0
             array = await dev.to_device(np.zeros(SIZE, np.uint8))
             await array.copy_to(np.zeros(SIZE, np.uint8))
             nursery.start_soon(copy, array)
@@ -516,7 +540,7 @@ async def test_a_device_that_is_closed_in_the_middle_lets_the_copy_go(always_tur
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_larger_copies_go_the_general_way(direction):
     async with scenario() as dev:
-        lane, most = WAYS[direction][0], LONG_BYTES
+        lane, most = WAYS[direction][0], LONG_ALONE_BYTES[TO_DEVICE if direction == "in" else TO_HOST]
         array, host = await dev.to_device(np.zeros(most + 1, np.uint8)), np.ones(most + 1, np.uint8)
         counts = []
         for size in (most, most + 1):

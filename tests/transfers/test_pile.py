@@ -14,8 +14,9 @@ import trio
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import crew as crews, long_copies, pile
+from atomr_trio._transfers.copy_plan import TO_DEVICE, TO_HOST
 from atomr_trio._transfers.crew import Crew
-from atomr_trio._transfers.long_copies import LONG_BYTES, helpers_for
+from atomr_trio._transfers.long_copies import LONG_ALONE_BYTES, LONG_BYTES, helpers_for
 from atomr_trio._transfers.pile import Pile
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import LARGE_SLOTS, Slot
@@ -172,7 +173,8 @@ async def test_few_processors_have_no_helpers_beside_a_task(processors, beside, 
 async def test_larger_copies_are_streams(helpers, direction):
     async with scenario() as dev:
         with_helpers(dev, helpers)
-        most = LONG_BYTES if helpers else long_copies.LONG_ALONE_BYTES[long_copies.TO_DEVICE]
+        way = TO_DEVICE if direction == "in" else TO_HOST
+        most = LONG_BYTES if helpers else LONG_ALONE_BYTES[way]
         array, lane = dev.empty(most + 1, np.uint8), LANE_COPY_IN if direction == "in" else LANE_COPY_OUT
         await array[:1].copy_from(np.ones(1, np.uint8))
         before = submitted(dev, lane)
