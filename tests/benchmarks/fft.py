@@ -9,7 +9,7 @@ new plans: in a process of its own, each subject uses several transforms for the
 says how large its workspace is. The first of them, the cold one, starts the library.
 
 The verdicts are by pairs of the same repetition: how much longer ours took than the bare call, for transforms that are
-not too short, and how much longer a call in a batch took than a launch. The figures belong to this machine; only ratios
+not too short. A call in a batch is judged beside PyTorch's. The figures belong to this machine; only ratios
 within one run carry over to others.
 """
 
@@ -27,7 +27,7 @@ import conclusion
 import targets
 from fft_subjects import CALLER_ROW, PLANS, Plan, Transform
 from speed_report import Absent, Measure, Table
-from turns import LAUNCH_ROW, PRESENT, Gone, all_started, callers, compare, started, take_in, tell
+from turns import PRESENT, Gone, all_started, callers, compare, started, take_in, tell
 
 SUBJECTS: Final = Path(__file__).with_name("fft_subjects.py")
 
@@ -99,7 +99,7 @@ def main(arguments: argparse.Namespace) -> int:
         compare(subjects, plan.transforms, plan, table)
         callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
     new_plans(backend, plan, table)
-    judged = targets.of_transforms((each.name for each in plan.transforms if each.judged), CALLER_ROW, LAUNCH_ROW)
+    judged = targets.of_transforms((each.name for each in plan.transforms if each.judged), CALLER_ROW)
     title = f"Fourier transforms, medians of {plan.repetitions} turns, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "fft", title, table, targets.judged(table, judged, backend))
 

@@ -125,9 +125,9 @@ TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
         (report.IDLE_ROW, None, None, 0.001),
     ],
 )
-def test_a_row_is_held_up_to_its_limit(row, other, who, limit):
+def test_a_row_is_held_up_to_its_limit_and_half_a_percent_beside_another(row, other, who, limit):
     others = [(other or row, who, 1.0)] if who else []
-    for factor, held in ((0.999, True), (1.001, False)):
+    for factor, held in ((0.999, True), (1.004, bool(who)), (1.006, False)):
         judged = verdict(row, *others, (row, report.OURS, factor * limit))
         assert (judged.held, judged.limit) == (held, pytest.approx(limit))
 
@@ -494,16 +494,18 @@ def test_transforms_are_judged_by_pairs_where_the_bare_call_takes_long_enough():
 def of_transforms(*transforms: fft_subjects.Transform) -> list[targets.Target]:
     """The targets of transforms, and of a call in a batch."""
     names = [transform.name for transform in transforms]
-    found: list[targets.Target] = targets.of_transforms(names, fft_subjects.CALLER_ROW, turns.LAUNCH_ROW)
+    found: list[targets.Target] = targets.of_transforms(names, fft_subjects.CALLER_ROW)
     return found
 
 
-@pytest.mark.parametrize(("seconds", "held"), [(1.29, True), (1.31, False)])
-def test_a_transform_in_a_batch_may_cost_its_caller_little_more_than_a_launch(seconds, held):
-    rows = (fft_subjects.CALLER_ROW, seconds), (turns.LAUNCH_ROW, 1.0)
+@pytest.mark.parametrize(("seconds", "held"), [(0.4015, True), (0.4025, False)])
+def test_a_transform_in_a_batch_may_cost_its_caller_two_fifths_of_pytorchs_and_a_difference_must_be_one(seconds, held):
+    """Half a percent of the limit is none."""
     (target,) = of_transforms()
-    judged = target.judge(table(*((row, report.OURS, value) for row, value in rows)))
-    assert (judged.held, judged.figure) == (held, pytest.approx(seconds - 1))
+    judged = target.judge(
+        table((fft_subjects.CALLER_ROW, report.OURS, seconds), (fft_subjects.CALLER_ROW, report.TORCH, 1.0))
+    )
+    assert (judged.held, judged.figure, judged.limit) == (held, seconds, 0.4)
 
 
 def test_callers_take_turns_and_say_what_each_call_costs():
