@@ -188,7 +188,7 @@ def test_all_large_copies_the_small_batch_the_kernels_and_the_opening_are_judged
 @pytest.mark.parametrize("held", [True, False])
 def test_a_row_of_two_devices_is_held_up_to_its_limit(row, limit, held):
     (target,) = [each for each in peers.targets_of(peers.PLANS["cuda"]) if each.row == row]
-    figure = limit * (0.999 if held else 1.001)
+    figure = limit * (0.999 if held else 1.006)
     values = [(row, OURS, [figure] * 3), (target.other_row or row, target.of, [1.0] * 3)]
     verdict = target.judge(report.Table([report.Measure(*each) for each in values]))
     assert verdict.held is held
