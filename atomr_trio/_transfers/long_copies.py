@@ -42,7 +42,7 @@ from .copy_plan import TO_DEVICE, TO_HOST
 from .crew import Crew
 from .pile import SPIN_SECONDS, Piece, Pile, give_way
 from .short_copies import SHORT_PIECE, CopyPath, ShortCopy, bytes_of
-from .staging import Slot
+from .staging import LARGE_SLOT, LARGE_SLOTS, MEDIUM_SLOT, Slot
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -65,8 +65,14 @@ SHARED_PIECES: Final = (8 << 20, 1 << 20), (LONG_BYTES, 2 << 20)
 """The most bytes of a piece where helpers take some, for copies of so many bytes at most. A thread that has copied
 waits for the interpreter's lock, some 50 us if another is at work, so few pieces are better than many."""
 
-SHARED_WINDOW: Final = 2
-"""The slots that it uses then, for each who copies."""
+CROWD: Final = 4
+"""With so many helpers the task does not copy while they do: what they have copied would wait for it."""
+
+SHARED_WINDOW: Final = 3
+"""The pieces that have room in slots then, for each who copies: one is copied, one is the GPU's, and one waits."""
+
+MOST_SLOTS: Final = LARGE_SLOTS // 2
+"""The most slots of such a copy. A slot has room for several pieces."""
 
 STRETCH_SECONDS: Final = 100e-6
 """A task that has copied for so long lets others run before the next piece."""
@@ -109,7 +115,8 @@ def begin_long(
     if helpers:
         most = next(most for limit, most in SHARED_PIECES if size <= limit)
         piece = min(most, -(-size // (1 + helpers) // PAGE) * PAGE)
-        slots = staging.acquire_several(piece, min(-(-size // piece), SHARED_WINDOW * (1 + helpers)))
+        window = min(-(-size // piece), SHARED_WINDOW * (1 + helpers))
+        slots = staging.acquire_several(piece, min(-(-window // pieces_of_slot(piece)), MOST_SLOTS))
     if slots is None and size <= LONG_ALONE_BYTES[path.way]:
         helpers, piece = 0, SHORT_PIECE
         slots = staging.acquire_several(piece, WINDOW)
@@ -127,6 +134,11 @@ def begin_long(
 def helpers_for(size: int, most: int) -> int:
     """Return how many helpers pay for so many bytes, if there may be `most`."""
     return 0 if size < HELPED_BYTES else min(most, max(1, size // BYTES_OF_A_HELPER))
+
+
+def pieces_of_slot(piece: int) -> int:
+    """Return how many pieces of so many bytes each a slot has room for."""
+    return (MEDIUM_SLOT if piece <= MEDIUM_SLOT else LARGE_SLOT) // piece
 
 
 def _private_block(path: CopyPath, size: int) -> Block | None:
@@ -168,6 +180,7 @@ class LongCopy(ShortCopy):
         "_commands_hold",
         "_free",
         "_helpers",
+        "_leads",
         "_memory",
         "_moved",
         "_piece",
@@ -203,8 +216,8 @@ class LongCopy(ShortCopy):
         for slot in slots:
             slot.share()
         self._commands_hold = True
-        self._free = slots.copy()
-        """The slots that neither the GPU nor anybody here needs now."""
+        self._free = [slot.part(begin, piece) for slot in slots for begin in range(0, slot.size - piece + 1, piece)]
+        """The parts of slots that neither the GPU nor anybody here needs now, with room for a piece each."""
         self._unfinished: collections.deque[tuple[int, Slot | None]] = collections.deque()
         """The commands whose end is not known, each with its ticket, and with the slot that is free then."""
         self._piece = piece
@@ -213,6 +226,9 @@ class LongCopy(ShortCopy):
         """Their number."""
         self._memory = bytes_of(host)
         self._helpers = helpers
+        """Those that it has not called yet."""
+        self._leads = helpers >= CROWD
+        """True if the task does not copy while helpers do."""
         self._pile: Pile = Pile(crew, self._copy_by_helper)
         self._moved = False
         """True once the copy between the private block and the array was sent."""
@@ -246,6 +262,10 @@ class LongCopy(ShortCopy):
     def _copy_by_helper(self, piece: Piece) -> bool:
         """Copy in a helper's thread. Returns false if the task is to do it."""
         raise NotImplementedError
+
+    def _piece_for_task(self) -> Piece | None:
+        """Return a piece for the task itself to copy."""
+        return None if self._leads and self._pile.in_hands else self._pile.take()
 
     def _bytes_of(self, number: int) -> npt.NDArray[np.uint8]:
         """Return the caller's memory of a piece."""
@@ -419,7 +439,7 @@ class LongIn(LongCopy):
                 await self._allow()
                 piece, _ = pile.heard()
             else:
-                taken = pile.take()
+                taken = self._piece_for_task()
                 if taken is None:
                     await self._wait_for_piece()
                     continue
@@ -518,7 +538,7 @@ class LongOut(LongCopy):
                     pile.put_back(piece)
                     continue
             else:
-                taken = pile.take()
+                taken = self._piece_for_task()
                 if taken is None:  # helpers have the rest
                     give_way()
                     self._note_ended()

@@ -146,6 +146,10 @@ class Slot:
         """Overwrite bytes with the first of the slot, and let other threads run meanwhile."""
         packed[:] = self.bytes[: packed.nbytes]
 
+    def part(self, begin: int, size: int) -> Slot:
+        """Return a part of the slot, of so many bytes. Who holds the slot holds it; it is not released."""
+        return Slot(self._pool, self.offset + begin, size)
+
     def introduce(self, generation: Generation, lane: int) -> None:
         """Make the area known to the worker, before a command of the lane uses the slot."""
         if self._pool.area is not None:
