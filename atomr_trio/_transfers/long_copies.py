@@ -65,9 +65,6 @@ SHARED_PIECES: Final = (8 << 20, 1 << 20), (LONG_BYTES, 2 << 20)
 """The most bytes of a piece where helpers take some, for copies of so many bytes at most. A thread that has copied
 waits for the interpreter's lock, some 50 us if another is at work, so few pieces are better than many."""
 
-CROWD: Final = 4
-"""With so many helpers the task does not copy while they do: what they have copied would wait for it."""
-
 SHARED_WINDOW: Final = 3
 """The pieces that have room in slots then, for each who copies: one is copied, one is the GPU's, and one waits."""
 
@@ -180,7 +177,6 @@ class LongCopy(ShortCopy):
         "_commands_hold",
         "_free",
         "_helpers",
-        "_leads",
         "_memory",
         "_moved",
         "_piece",
@@ -227,8 +223,6 @@ class LongCopy(ShortCopy):
         self._memory = bytes_of(host)
         self._helpers = helpers
         """Those that it has not called yet."""
-        self._leads = helpers >= CROWD
-        """True if the task does not copy while helpers do."""
         self._pile: Pile = Pile(crew, self._copy_by_helper)
         self._moved = False
         """True once the copy between the private block and the array was sent."""
@@ -262,10 +256,6 @@ class LongCopy(ShortCopy):
     def _copy_by_helper(self, piece: Piece) -> bool:
         """Copy in a helper's thread. Returns false if the task is to do it."""
         raise NotImplementedError
-
-    def _piece_for_task(self) -> Piece | None:
-        """Return a piece for the task itself to copy."""
-        return None if self._leads and self._pile.in_hands else self._pile.take()
 
     def _bytes_of(self, number: int) -> npt.NDArray[np.uint8]:
         """Return the caller's memory of a piece."""
@@ -439,7 +429,7 @@ class LongIn(LongCopy):
                 await self._allow()
                 piece, _ = pile.heard()
             else:
-                taken = self._piece_for_task()
+                taken = pile.take()
                 if taken is None:
                     await self._wait_for_piece()
                     continue
@@ -538,7 +528,7 @@ class LongOut(LongCopy):
                     pile.put_back(piece)
                     continue
             else:
-                taken = self._piece_for_task()
+                taken = pile.take()
                 if taken is None:  # helpers have the rest
                     give_way()
                     self._note_ended()
