@@ -166,7 +166,7 @@ def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Ta
     """Measure each work whose name has the pattern in it, by several processes of each subject, and print them all."""
     begun, pattern = time.monotonic(), re.compile(only)
     values: dict[tuple[str, str], list[float]] = {}
-    shares: list[float] = []
+    shares: dict[str, list[float]] = {}
 
     def chosen(name: str) -> bool:
         return bool(pattern.search(name))
@@ -179,23 +179,23 @@ def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Ta
                 table.absent += [each for each in absent if each not in table.absent]
                 tell(f"[round {number + 1} of {plan.rounds}, {time.monotonic() - begun:.0f} s] {work.name}")
             if chosen(IDLE_ROW):
-                shares += idling(subjects, plan, table)
+                for who, found in idling(subjects, plan, table).items():
+                    shares.setdefault(who, []).extend(found)
     take_in(table, [Measure(what, who, each) for (what, who), each in values.items()])
-    if shares:
-        take_in(table, [Measure(IDLE_ROW, OURS, shares, "share")])
+    take_in(table, [Measure(IDLE_ROW, who, found, "share") for who, found in shares.items()])
 
 
-def idling(subjects: list[Subject], plan: Plan, table: Table) -> list[float]:
-    """The CPU use of an idle device, a share of one CPU."""
-    found: list[float] = []
+def idling(subjects: list[Subject], plan: Plan, table: Table) -> dict[str, list[float]]:
+    """The CPU use of an idle device, a share of one CPU, and that of a process with a context: its driver's threads."""
+    found: dict[str, list[float]] = {}
     for subject in subjects:
-        if subject.who == OURS:
+        if subject.who in (OURS, RAW):
             try:
                 for _ in range(plan.repetitions):
                     subject.ask(f"idle {int(1e3 * plan.idle_seconds)}")
-                    found.append(subject.answer())
+                    found.setdefault(subject.who, []).append(subject.answer())
             except Gone as gone:
-                table.absent.append(Absent(IDLE_ROW, OURS, gone.reason))
+                table.absent.append(Absent(IDLE_ROW, subject.who, gone.reason))
     return found
 
 

@@ -122,7 +122,7 @@ TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
         ("copy in, pinned, 4 KiB, awaited", None, report.RAW, 1.0 + 10e-6),
         ("copy out, new array, 256 MiB, awaited", None, report.TORCH, 0.2),
         ("copy in, strided, 1 MiB, awaited", None, report.RAW, 1.2),
-        (report.IDLE_ROW, None, None, 0.001),
+        (report.IDLE_ROW, None, report.RAW, 1.0 + 0.001),
     ],
 )
 def test_a_row_is_held_up_to_its_limit_and_half_a_percent_beside_another(row, other, who, limit):
