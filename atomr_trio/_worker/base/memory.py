@@ -7,7 +7,7 @@ import os
 import struct
 import threading
 import time
-from ctypes import addressof, byref, c_char, c_int, c_size_t
+from ctypes import addressof, byref, c_char, c_int, c_size_t, c_uint64
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -49,7 +49,7 @@ from ..._wire.records.memory import (
 from .calls import made_ready
 from .chunks import Chunks
 from .giving_back import GivingBack
-from .lanes import NativeCall, Ready
+from .lanes import NativeCall, Ready, Target
 from .native_calls import Word, native_call
 from .peers import PeerMemory
 
@@ -344,7 +344,7 @@ class MemoryEngine:
             box = BOX.unpack_from(payload, COPY_IN_BOX.struct.size)
             if box[-1] > 1:
                 return None
-            call = self._hot_rows(_IN if verb == COPY_IN_BOX.number else _OUT, box, lane.stream, refused)
+            call, native = self._hot_rows(_IN if verb == COPY_IN_BOX.number else _OUT, box, lane.stream, refused)
         else:
             return None
 
@@ -399,9 +399,11 @@ class MemoryEngine:
 
     def _hot_rows(
         self, way: _Way, box: tuple[int, ...], stream: Any, refused: list[Exception]
-    ) -> Callable[[RecordWords], int]:
-        """Return a copy of rows, whose words are the area, the destination and the source; one of these is an offset
-        in the area."""
+    ) -> tuple[Callable[[RecordWords], int], Callable[[], NativeCall | None]]:
+        """Return a copy of rows, and the same for native code, which makes those of the staging area.
+
+        The words are the area, the destination and the source; one of these is an offset in the area.
+        """
         addresses = self._addresses
         _, to_pitch, _, _, source_pitch, _, width, height, _ = box
         shape = self._driver.CUDA_MEMCPY2D()
@@ -421,7 +423,21 @@ class MemoryEngine:
             except Exception as error:
                 return self._not_made(area, error, refused)
 
-        return copy_rows
+        def native() -> NativeCall | None:
+            made = native_call(self._driver.cuMemcpy2DAsync, (where, stream.value), 0, self._services.give_up)
+            if made is None:
+                return None
+            fields, begin, nowhere = type(shape), addressof(shape), c_uint64()
+            here, host = (1, 2) if incoming else (2, 1)
+            names = ("dstDevice", "srcHost") if incoming else ("srcDevice", "dstHost")
+            targets = [
+                Target(0, addressof(nowhere), most=STAGING_AREA),
+                Target(here, begin + getattr(fields, names[0]).offset),
+                Target(host, begin + getattr(fields, names[1]).offset, self.staged(0), OFFSET_MASK),
+            ]
+            return made._replace(targets=targets, keep=(made.keep, shape, nowhere))
+
+        return copy_rows, native
 
     def _not_made(self, area: int, error: Exception, refused: list[Exception]) -> int:
         """Note the reason why a copy was not made: the memory could not be registered, or another error."""
