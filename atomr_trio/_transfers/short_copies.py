@@ -68,6 +68,9 @@ LINK_BYTES_PER_SECOND = 20e9
 """The least that a link moves of pinned memory, as far as waiting is concerned: its task polls for as long as the copy
 may take so. A task that sleeps is told of the end some 0.2 ms late, a fifth of the time for 64 MiB."""
 
+PACED_BYTES = 1 << 20
+"""From so many bytes on, a copy of pinned memory tells how long the next one takes."""
+
 LONGEST_LOOK_SECONDS = 4e-3
 """A task does not poll longer for a copy of pinned memory."""
 
@@ -151,6 +154,8 @@ class CopyPath:
         self.long: bool = False
         """True while a copy of ``long_copies.py`` is under way. There is one at a time: its slots are to stay in the
         cache."""
+        self.pace: float = 0.0
+        """The seconds for each byte of the last larger copy of pinned memory; 0 before there was one."""
         self.lacking: tuple[int, int, int] | None = None
         """A size for which the arena had no block, its bytes in use and the number of its chunks then; see there."""
         self.wanted: Chunk | None = None

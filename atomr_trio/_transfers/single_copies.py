@@ -6,6 +6,7 @@ Most copies are that. Their bytes take a few microseconds, so what counts is how
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
@@ -13,7 +14,7 @@ import trio
 
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
-from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, CopyPath, Form
+from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, PACED_BYTES, CopyPath, Form
 from .staging import Slot
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class SingleCopy:
         try:
             await trio.lowlevel.checkpoint_if_cancelled()
             looks = settler.begin_looking()
-            block, size, lasts = array._storage.block, host.nbytes, 0.0
+            block, size, lasts, begun, due = array._storage.block, host.nbytes, 0.0, 0.0, 0.0
             address, kept = block.address + array._offset, (array, host)
             if slot is not None:
                 if path.incoming:
@@ -73,10 +74,15 @@ class SingleCopy:
                 ticket = path.send(block, (address, offset, size), self, kept, False, path.form_of_area(area))
                 # Polling is worthwhile for so long, whatever was seen before.
                 lasts = min(size / LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS)
+                if size >= PACED_BYTES:
+                    begun = time.perf_counter()
+                    due = begun + size * path.pace
             sent = True
             if looks:
-                await settler.look(path.counter, ticket, lasts)
+                await settler.look(path.counter, ticket, lasts, due)
                 looks = False
+                if begun:
+                    path.pace = (time.perf_counter() - begun) / size
                 if path.ended(self):
                     path.end()
                     self.launches_finished(1)

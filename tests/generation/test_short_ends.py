@@ -156,6 +156,34 @@ async def test_a_task_that_knows_how_long_its_command_may_take_looks_so_long(sta
     settler.end_looking()
 
 
+@pytest.mark.parametrize(("due", "glances"), [(0.0, 2), (1e-3, 2), (50e-6, 7), (5e-6, 3)])
+async def test_a_task_looks_without_a_turn_until_shortly_after_the_end_is_due(stage, monkeypatch, due, glances):
+    """On a clock that goes on by 10 us with each look between two turns, until the second turn."""
+    settler, now, looks, turns = stage.generation.settler, [0.0], [], []
+    send(stage, LANE_COMPUTE, 1)
+    checkpoint, counter = trio.lowlevel.checkpoint, counter_word(LANE_COMPUTE)
+
+    class Words:
+        def __getitem__(self, at: int) -> int:
+            looks.append(at)
+            now[0] += 10e-6
+            return len(turns) == 2
+
+    async def turn() -> None:
+        turns.append(len(looks))
+        now[0] -= 10e-6 if turns[1:] else 0.0  # the look behind a turn takes no time
+        await checkpoint()
+
+    assert settler.begin_looking()
+    with monkeypatch.context() as patch:
+        patch.setattr(settler_module.time, "perf_counter", lambda: now[0])
+        patch.setattr(trio.lowlevel, "checkpoint", turn)
+        patch.setattr(settler, "_page", types.SimpleNamespace(words=Words()))
+        await settler.look(counter, 1, 1.0, due and due + 10e-6)
+    assert turns == [0, 1 + glances]
+    settler.end_looking()
+
+
 async def test_a_task_looks_no_longer_than_its_patience(stage):
     settler = stage.generation.settler
     send(stage, LANE_COMPUTE, 1)
