@@ -805,12 +805,13 @@ async def test_strided_views_on_either_side_go_with_pinned_memory_too():
 
 
 async def test_a_copy_of_pinned_memory_is_polled_for_as_long_as_the_link_may_take(monkeypatch):
-    looks = []
+    looks, dues = [], []
     look = Settler.look
 
-    async def looked(settler: Settler, counter: int, ticket: int, at_least: float = 0.0) -> None:
+    async def looked(settler: Settler, counter: int, ticket: int, at_least: float = 0.0, due: float = 0.0) -> None:
         looks.append(at_least)
-        await look(settler, counter, ticket, at_least)
+        dues.append(due and due - time.perf_counter())
+        await look(settler, counter, ticket, at_least, due)
 
     async with scenario() as dev:
 
@@ -833,6 +834,8 @@ async def test_a_copy_of_pinned_memory_is_polled_for_as_long_as_the_link_may_tak
             await array.copy_to(host)
     assert looks[0] < SPIN_SECONDS < 2 * SPIN_SECONDS < looks[1]
     assert looks[2:] == [0]
+    assert dues[::2] == [0, 0]
+    assert 0 < dues[1] < 60  # as long as the copy before has taken
 
 
 async def test_a_large_copy_of_pinned_memory_is_several_commands(monkeypatch):
