@@ -262,6 +262,12 @@ class LongCopy(ShortCopy):
         begin = number * self._piece
         return self._memory[begin : begin + self._piece]
 
+    def _heard(self) -> tuple[Piece, bool]:
+        """Return what `Pile.heard` does. An error of the copy comes first: behind a loss, a helper has one as well."""
+        if self._error is not None:
+            raise self._error
+        return self._pile.heard()
+
     # --- sending --------------------------------------------------------------------------------------------------
 
     def _send_piece(self, number: int, slot: Slot, freed: Slot | None) -> int:
@@ -427,7 +433,7 @@ class LongIn(LongCopy):
                 self._helpers = 0
             if pile.done:
                 await self._allow()
-                piece, _ = pile.heard()
+                piece, _ = self._heard()
             else:
                 taken = pile.take()
                 if taken is None:
@@ -456,7 +462,7 @@ class LongIn(LongCopy):
             give_way()
             self._note_ended()
             await self._turn_if_due()
-        else:
+        elif not self._pile.done:  # else one has just come to its end, and there may be nothing unfinished
             await self._until_one_ends()
 
     async def _move_generally(self) -> None:
@@ -523,7 +529,7 @@ class LongOut(LongCopy):
                 pile.call(self._helpers)
                 self._helpers = 0
             if pile.done:
-                piece, copied = pile.heard()
+                piece, copied = self._heard()
                 if not copied:
                     pile.put_back(piece)
                     continue

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -121,6 +122,41 @@ async def test_what_helpers_have_copied_arrives_with_the_rest(direction, memcpys
         assert memcpys.by_helpers
         assert len(memcpys.by_helpers) + len(memcpys.by_task) == SIZE // MIB
         assert same(await array.to_host() if direction == "in" else out, host)
+        assert is_clean(dev)
+
+
+async def test_a_helper_may_come_to_its_end_while_the_task_looks_what_to_wait_for(monkeypatch):
+    """Then nothing is in its hands any more, and with the GPU idle there is no other end to wait for."""
+    async with scenario() as dev:
+        with_helpers(dev, 1)
+        host, seen = numbers(2 * MIB, np.uint8), []
+        begun, asked = threading.Event(), threading.Event()
+        array, settler = await dev.to_device(np.zeros(2 * MIB, np.uint8)), core_of(dev).current.settler
+        main, load, in_hands = threading.current_thread(), Slot.load_freely, Pile.in_hands.fget
+
+        def loaded(slot: Slot, memory: Any) -> None:
+            if threading.current_thread() is main:
+                assert begun.wait(20)
+            else:
+                begun.set()
+                assert asked.wait(20)
+            load(slot, memory)
+
+        def late(pile: Pile) -> bool:
+            asked.set()
+            while in_hands(pile):
+                time.sleep(1e-4)
+            while not core_of(dev).current.timeline.idle:
+                settler.settle_finished()
+            seen.append(len(pile.done))
+            return in_hands(pile)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Slot, "load_freely", loaded)
+            patch.setattr(Pile, "in_hands", property(late))
+            await array.copy_from(host)
+        assert seen[0] == 1
+        assert same(await array.to_host(), host)
         assert is_clean(dev)
 
 
