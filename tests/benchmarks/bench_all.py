@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import statistics
 import subprocess
 import sys
 import time
@@ -160,6 +161,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     for stale in folder.glob("*.json"):
         stale.unlink()
     begun = time.monotonic()
+    steps = conclusion.python_steps()
     found: dict[str, dict[str, Any]] = {}
     failed: list[str] = []
     for number, name in enumerate(arguments.benchmarks, 1):
@@ -174,12 +176,21 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
         "machine": conclusion.machine(arguments.backend),
         "title": "All targets",
         "seconds": time.monotonic() - begun,
+        "python_steps": sorted(steps + conclusion.python_steps()),
         "failed": failed,
         "benchmarks": found,
     }
     written = arguments.json or folder / "all.json"
     written.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
     return everything
+
+
+def told_speed(everything: Mapping[str, Any]) -> str:
+    """How fast the machine's processors are, before the benchmarks and behind them."""
+    steps = everything.get("python_steps")
+    if not steps:
+        return "how fast Python was is not known"
+    return f"a step of a loop of Python: {statistics.median(steps):.0f} ns, {steps[0]:.0f} to {steps[-1]:.0f}"
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -192,7 +203,7 @@ def main(arguments: argparse.Namespace) -> int:
     lines = [line for told in everything["benchmarks"].values() for line in lines_of(told, known)]
     missed, fails = [line for line in lines if line.held is False], [line for line in lines if line.fails]
     held = sum(line.held is True for line in lines)
-    print(f"{everything['machine']}, {everything['seconds']:.0f} s", HEADER, *lines, sep="\n")
+    print(f"{everything['machine']}, {everything['seconds']:.0f} s", told_speed(everything), HEADER, *lines, sep="\n")
     print(f"\n{held} held, {len(missed)} missed, {len(lines) - held - len(missed)} not judged")
     for line in fails:
         print(f"missed, and in the baseline: {line.key}")

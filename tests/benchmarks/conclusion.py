@@ -15,9 +15,10 @@ import ctypes
 import hashlib
 import json
 import platform
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import attrs
 from speed_report import Absent, Table, Verdict
@@ -50,6 +51,26 @@ def machine(backend: str) -> str:
     driver.cuDeviceGetName(name, len(name), device.value)
     driver.cuDeviceGetUuid_v2(ctypes.byref(uuid), device.value)
     return f"{name.value.decode()} {hashlib.sha256(bytes(uuid)).hexdigest()[:8]}"
+
+
+STEPS: Final = 100_000
+LOOPS: Final = 50
+
+
+def python_steps() -> list[float]:
+    """The nanoseconds that a step of a loop of Python takes now, in ascending order.
+
+    The processors of one machine run at different speeds, and so do machines of one kind: limits in seconds are missed
+    on a slow one that are held on others.
+    """
+
+    def loop() -> float:
+        begun, total = time.perf_counter(), 0
+        for number in range(STEPS):
+            total += number
+        return (time.perf_counter() - begun) / STEPS * 1e9
+
+    return sorted(loop() for _ in range(LOOPS))
 
 
 def not_measured(absent: Iterable[Absent]) -> Iterator[str]:

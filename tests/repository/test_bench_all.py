@@ -122,6 +122,7 @@ def test_all_benchmarks_make_one_table_and_those_that_do_not_end_fail_the_run(tm
     assert (verdict["name"], verdict["unit"]) == ("events for 1,000 listeners: at most 5 ms", "s")
     assert (done.returncode, found["failed"]) == (0, [])
     assert f"holding: {verdict['name']} " in done.stdout
+    assert bench_all.told_speed(found) in done.stdout
     assert json.loads(baseline.read_text(encoding="utf-8")).keys() == {"rows"}
 
 
@@ -136,6 +137,14 @@ def test_figures_of_other_machines_make_the_baseline_and_a_row_of_it_that_is_mis
     assert statuses == [0, 0, 1]
     assert bench_all.known_rows(baseline) == {"speed: row": ["one", "two"]}
     assert "missed, and in the baseline: speed: row" in capsys.readouterr().out
+
+
+def test_a_run_tells_how_fast_python_was_and_an_earlier_one_may_not_know():
+    steps = bench_all.conclusion.python_steps()
+    assert steps == sorted(steps)
+    assert 1 < steps[0] < 10_000
+    assert bench_all.told_speed({"python_steps": [33.2, 35.4, 60.0]}) == "a step of a loop of Python: 35 ns, 33 to 60"
+    assert bench_all.told_speed({}) == "how fast Python was is not known"
 
 
 def test_a_benchmark_that_did_not_end_fails_the_run(tmp_path):
