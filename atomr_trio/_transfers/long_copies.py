@@ -184,6 +184,7 @@ class LongCopy(ShortCopy):
         "_pile",
         "_private",
         "_rows",
+        "_shared",
         "_turn_at",
         "_unfinished",
         "_window",
@@ -223,6 +224,7 @@ class LongCopy(ShortCopy):
         self._memory = bytes_of(host)
         self._helpers = helpers
         """Those that it has not called yet."""
+        self._shared = helpers > 0
         self._pile: Pile = Pile(crew, self._copy_by_helper)
         self._moved = False
         """True once the copy between the private block and the array was sent."""
@@ -251,6 +253,10 @@ class LongCopy(ShortCopy):
             self._release_ended()
 
     async def _copy_all(self) -> None:
+        raise NotImplementedError
+
+    def _copy(self, piece: Piece) -> None:
+        """Copy a piece in the task. Without helpers it keeps the interpreter's lock, which others may not give back."""
         raise NotImplementedError
 
     def _copy_by_helper(self, piece: Piece) -> bool:
@@ -416,6 +422,10 @@ class LongIn(LongCopy):
 
     __slots__ = ()
 
+    def _copy(self, piece: Piece) -> None:
+        load = piece.slot.load_freely if self._shared else piece.slot.load
+        load(self._bytes_of(piece.number))
+
     def _copy_by_helper(self, piece: Piece) -> bool:
         piece.slot.load_freely(self._bytes_of(piece.number))
         return True
@@ -441,7 +451,7 @@ class LongIn(LongCopy):
                     continue
                 piece = taken
                 await self._allow()
-                piece.slot.load_freely(self._bytes_of(piece.number))
+                self._copy(piece)
             self._send_piece(piece.number, piece.slot, piece.slot)
             sent += 1
             if not free:
@@ -498,6 +508,10 @@ class LongOut(LongCopy):
 
     __slots__ = ("_failures",)
 
+    def _copy(self, piece: Piece) -> None:
+        store = piece.slot.store_freely if self._shared else piece.slot.store
+        store(self._bytes_of(piece.number))
+
     def _copy_by_helper(self, piece: Piece) -> bool:
         """Copy as soon as the GPU has. After a failure, or a long time, the task has to see to it."""
         path, words = self._path, self._path.words
@@ -542,7 +556,7 @@ class LongOut(LongCopy):
                     continue
                 piece = taken
                 await self._until_ended(piece.ticket)
-                piece.slot.store_freely(self._bytes_of(piece.number))
+                self._copy(piece)
             free.append(piece.slot)
             stored += 1
             await self._turn_if_due()

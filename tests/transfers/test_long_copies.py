@@ -171,7 +171,7 @@ async def test_another_task_may_settle_what_a_copy_polls_for(direction, monkeypa
 async def test_the_pieces_pass_through_a_few_slots(direction, monkeypatch):
     async with scenario() as dev:
         array, seen = await dev.to_device(np.zeros(2 * SIZE, np.uint8)), []
-        name = "load_freely" if direction == "in" else "store_freely"
+        name = "load" if direction == "in" else "store"
         copy = getattr(Slot, name)
 
         def note(slot: Slot, memory: Any) -> None:
@@ -209,7 +209,7 @@ async def test_others_have_a_turn_after_a_few_pieces_and_after_more_where_they_a
         array, host = await dev.to_device(np.zeros(2 * SIZE, np.uint8)), np.ones(2 * SIZE, np.uint8)
         now, done, turns = [0.0], [], []
         copy, checkpoint = (
-            getattr(Slot, name := "load_freely" if direction == "in" else "store_freely"),
+            getattr(Slot, name := "load" if direction == "in" else "store"),
             trio.lowlevel.checkpoint,
         )
 
