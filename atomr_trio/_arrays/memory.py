@@ -232,7 +232,9 @@ class DeviceMemory(DevicePart):
     def generation_lost(self, number: int) -> None:
         """Decide which memory survives the generation."""
         durable, strict = self.device.info.durable, self.device.strict
-        close_in_thread(self.arena.generation_lost(durable=durable, strict=strict, number=number), [])
+        descriptors = self.arena.generation_lost(durable=durable, strict=strict, number=number)
+        if descriptors:  # else a thread would be woken for nothing, ahead of who waits for the next generation
+            close_in_thread(descriptors, [])
 
     # --- the end ------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ log = logging.getLogger("atomr_trio.device")
 _HURRY_SECONDS = 1.0
 """A new standby waits so long at most while its start would hold up something else."""
 
+_TURNS_BEFORE_ACTORS = 8
 _AFTERMATH_SECONDS = 5e-3
 """So long after the reap this process lets go of what it shared with a lost worker. That takes a third of a
 millisecond, in which the first results of the next worker would wait."""
@@ -157,12 +158,25 @@ class Supervisor:
                     for task in generation.tasks:
                         nursery.start_soon(task)
                     await generation.in_service.wait()
+                    await self._until_actors_are_wanted()
                     name = f"atomr_trio.device{self.core.index}.generation{generation.number}"
                     for actor in self.core.actors:
                         nursery.start_soon(self._run_actor, generation, actor, name=f"{name}.{actor.name}")
                     nursery.start_soon(self._watch_closing, generation, name=f"{name}.closing")
         finally:
             generation.over.set()
+
+    async def _until_actors_are_wanted(self) -> None:
+        """Let those go first who have waited for the generation: their first call needs no actor if it is alone.
+
+        To start all actors takes 0.15 ms, a tenth of a takeover.
+        """
+        for _ in range(_TURNS_BEFORE_ACTORS):
+            if any(
+                actor.current is not None or actor.mailbox.posted != actor.mailbox.taken for actor in self.core.actors
+            ):
+                return
+            await trio.lowlevel.checkpoint()
 
     @trio.lowlevel.enable_ki_protection
     async def _run_actor(self, generation: Generation, actor: Actor) -> None:
