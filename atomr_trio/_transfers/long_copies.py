@@ -560,6 +560,8 @@ class LongOut(LongCopy):
             free.append(piece.slot)
             stored += 1
             await self._turn_if_due()
+        self._note_ended()  # helpers may have seen the end of all commands before this task
+        await self._until_all_ended()
 
     async def _until_ended(self, ticket: int) -> None:
         """Wait until a command has ended, and raise the error of one that failed."""

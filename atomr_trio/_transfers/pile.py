@@ -25,9 +25,13 @@ SPIN_SECONDS: Final = 200e-6
 
 _POLL_SECONDS: Final = 200e-6
 
-if sys.platform != "win32":  # where this package can be imported, and nothing is copied
+if sys.platform != "win32":
     give_way = ctypes.CDLL(None).sched_yield
     """A function that lets other threads run. Through ctypes, so that it also releases the interpreter's lock."""
+else:  # where this package can be imported, and nothing is copied
+
+    def give_way() -> None:
+        """Do nothing."""
 
 
 class Piece(NamedTuple):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -25,6 +24,7 @@ from atomr_trio._transfers.staging import MEDIUM_SLOTS, Slot
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device, set_constant
+from support.long_copies import in_use, is_clean, scenario, submitted
 from support.rogue import kill_worker, next_generation, until
 from support.strategies import numbers, same
 
@@ -33,16 +33,6 @@ pytestmark = pytest.mark.used_workers
 SIZE = 7 * SHORT_PIECE
 PIECES = SIZE // SHORT_PIECE
 WAYS = {"in": (LANE_COPY_IN, LongIn), "out": (LANE_COPY_OUT, LongOut)}
-
-
-@contextlib.asynccontextmanager
-async def scenario(**options: Any):
-    """A device whose copies have learnt the short way, and have no helpers."""
-    with trio.fail_after(60):
-        async with open_test_device(**options) as dev:
-            core_of(dev).part(Transfers).crew.beside = 0
-            await (await dev.to_device(np.zeros(10, np.uint8))).to_host()
-            yield dev
 
 
 @pytest.fixture
@@ -76,21 +66,6 @@ def after_piece(monkeypatch) -> Iterator[Callable[[int, Callable[[LongCopy], Non
     monkeypatch.setattr(LongCopy, "_send_piece", hooked)
     yield hooks.__setitem__
     assert not hooks, "those pieces were never sent"
-
-
-def submitted(dev: atomr_trio.Device, lane: int) -> int:
-    return dev.statistics().lanes[lane].submitted
-
-
-def is_clean(dev: atomr_trio.Device) -> bool:
-    """No slot is held, and no long copy under way."""
-    device = core_of(dev)
-    paths = device.part(ShortCopies)._paths.values()
-    return device.part(Transfers).staging.idle and not any(path.long for path in paths)
-
-
-def in_use(dev: atomr_trio.Device) -> int:
-    return core_of(dev).current.arena.in_use
 
 
 # --- what arrives -----------------------------------------------------------------------------------------------------

@@ -25,10 +25,9 @@ from atomr_trio._transfers.staging import LARGE_SLOTS, Slot
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import set_constant
+from support.long_copies import in_use, is_clean, scenario, submitted
 from support.rogue import kill_worker, next_generation, until
 from support.strategies import numbers, same
-
-from .test_long_copies import in_use, is_clean, scenario, submitted
 
 pytestmark = pytest.mark.used_workers
 
