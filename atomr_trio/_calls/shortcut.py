@@ -11,8 +11,6 @@ from .._generation.actor import Actor
 from .._supervision.mailbox import Looker, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from .._generation.core import DeviceCore
     from .._generation.generation import Generation
     from .._generation.requests import CommandRequest
@@ -83,9 +81,7 @@ def _begins(device: DeviceCore, request: CommandRequest, generation: Generation)
 class _Nobody:
     """A looker that does nothing: another task looks already."""
 
-    async def look_for(self, request: Request, meanwhile: Callable[[], None] | None = None) -> None:
-        if meanwhile is not None:
-            meanwhile()
+    async def look_for(self, request: Request) -> None:
         await trio.lowlevel.checkpoint_if_cancelled()
 
 

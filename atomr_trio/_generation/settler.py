@@ -154,15 +154,10 @@ class Settler:
                         return
                     now = clock()
 
-    async def look_for(self, request: Request, meanwhile: Callable[[], None] | None = None) -> None:
-        """Poll until a request has its answer or polling is not worthwhile any more, after a true `begin_looking`.
-
-        `meanwhile` is called first, once.
-        """
+    async def look_for(self, request: Request) -> None:
+        """Poll until a request has its answer or polling is not worthwhile any more, after a true `begin_looking`."""
+        until = time.perf_counter() + self.patience
         try:
-            if meanwhile is not None:
-                meanwhile()
-            until = time.perf_counter() + self.patience
             while True:
                 await trio.lowlevel.checkpoint()
                 self.settle_finished()

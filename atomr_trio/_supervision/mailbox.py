@@ -168,11 +168,8 @@ class Gate(Protocol):
 class Looker(Protocol):
     """Settles ended commands for a caller that polls for the end of its own request."""
 
-    async def look_for(self, request: Request, meanwhile: Callable[[], None] | None = None) -> None:
-        """Poll, with checkpoints, until the request has its answer or polling is not worthwhile any more.
-
-        `meanwhile` is called first, once.
-        """
+    async def look_for(self, request: Request) -> None:
+        """Poll, with checkpoints, until the request has its answer or polling is not worthwhile any more."""
 
 
 class Shortcut(Protocol):
@@ -205,12 +202,11 @@ class Mailbox:
         return f"<Mailbox {self.name} {state}, {channel.current_buffer_used} of {channel.max_buffer_size} queued>"
 
     @trio.lowlevel.enable_ki_protection
-    async def ask(self, request: Request, learn: Callable[[], None] | None = None) -> Any:
+    async def ask(self, request: Request) -> Any:
         """Put the request into the mailbox, waiting for room, and wait for its answer.
 
         If nothing is before it, and it need not wait, it is begun at once in this task instead: that saves two turns of
-        the scheduler. Then `learn` is called while the worker is at it, else behind the answer if that is no error.
-        Raises the request's own error, or that of `close` when the mailbox is closed.
+        the scheduler. Raises the request's own error, or that of `close` when the mailbox is closed.
         """
         self._check_open()
         if self.shortcut is not None:
@@ -218,16 +214,13 @@ class Mailbox:
             looker = self.shortcut.begin(request)
             if looker is not None:
                 try:
-                    await looker.look_for(request, learn)
+                    await looker.look_for(request)
                 except BaseException:
                     request.give_up()
                     raise
                 return await request.wait()
         await self.post(request)
-        answer = await request.wait()
-        if learn is not None:
-            learn()
-        return answer
+        return await request.wait()
 
     @trio.lowlevel.enable_ki_protection
     def post_nowait(self, request: Request) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import operator
 import struct
@@ -282,8 +281,8 @@ class Kernel(metaclass=NoPublicConstructor):
         if cooperative is True:
             await self.occupancy(block, shared_bytes)
         request = self._request(grid, block, arguments, shared_bytes, touches, hang_timeout, number, options)
-        learn = functools.partial(self._module._launches.learn, self, request)
-        await device.module_actor.mailbox.ask(request, learn)
+        await device.module_actor.mailbox.ask(request)
+        self._module._launches.learn(self, request)
 
     def launch_nowait(
         self,
@@ -717,8 +716,8 @@ class PreparedLaunch(metaclass=NoPublicConstructor):
         await self.kernel._placed(self._arguments)
         number = device.part(Lanes).chosen(lane)._number
         request = self._request(hang_timeout, number)
-        learn = functools.partial(self.kernel._module._launches.learn, self.kernel, request, self)
-        await device.module_actor.mailbox.ask(request, learn)
+        await device.module_actor.mailbox.ask(request)
+        self.kernel._module._launches.learn(self.kernel, request, self)
 
     def launch_nowait(self, *, hang_timeout: float | None = None, lane: Lane | None = None) -> None:
         """Make the launch, and do not wait for it; see `Kernel.launch_nowait`.
