@@ -301,6 +301,16 @@ def _counts(subjects: Sequence[Subject], pace: Pace, work: WorkOfWays) -> dict[s
     return {who: max(limit, FEWEST, work.least) for who, limit in limits.items()}
 
 
+def _values(subjects: list[Subject], pace: Pace, work: WorkOfWays) -> dict[tuple[str, str], list[float]]:
+    """Return the seconds of each way by each subject, in its turns. Raises `Gone`."""
+    counts = _counts(subjects, pace, work)
+    values: dict[tuple[str, str], list[float]] = {}
+    for subject in in_turns(subjects, pace.repetitions):
+        for way, seconds in _in_all_ways(subject, counts[subject.who]).items():
+            values.setdefault((way, subject.who), []).append(seconds)
+    return values
+
+
 def ways(
     subjects: list[Subject],
     works: Sequence[AnyWorkOfWays],
@@ -309,21 +319,22 @@ def ways(
 ) -> Iterator[tuple[AnyWorkOfWays, list[Measure], list[Absent]]]:
     """Each work in its turn, in all the ways that the subjects have: a row for each way.
 
-    A subject that is gone is taken off the list.
+    A subject that is gone is taken off the list, and the others do the work once more.
     """
     for number, work in enumerate(works):
         if not only(work.name):
             continue
-        ready, absent = made_ready(subjects, number, work.name)
-        values: dict[tuple[str, str], list[float]] = {}
-        try:
-            counts = _counts(ready, pace, work)
-            for subject in in_turns(ready, pace.repetitions):
-                for way, seconds in _in_all_ways(subject, counts[subject.who]).items():
-                    values.setdefault((way, subject.who), []).append(seconds)
-        except Gone as gone:  # the others have done only a part of their turns
-            subjects[:] = [each for each in subjects if each.who != gone.who]
-            absent.append(Absent(work.name, gone.who, gone.reason))
+        lost: list[Absent] = []
+        while True:
+            ready, absent = made_ready(subjects, number, work.name)
+            try:
+                values = _values(ready, pace, work)
+            except Gone as gone:
+                subjects[:] = [each for each in subjects if each.who != gone.who]
+                lost.append(Absent(work.name, gone.who, gone.reason))
+            else:
+                absent += lost
+                break
         measures = [Measure(work.row(way), who, each) for (way, who), each in values.items()]
         yield work, sorted(measures, key=lambda measure: measure.what), absent
 

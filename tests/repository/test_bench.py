@@ -347,6 +347,22 @@ def test_a_subject_that_is_much_slower_does_less_work_in_its_turn():
     assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 100"), ("slow", "turn 40"), ("very slow", "turn 3")]
 
 
+def test_what_a_subject_has_left_undone_the_others_do_once_more():
+    """Or the row of a work would be empty because one of them could not do it."""
+    log: list[tuple[str, str]] = []
+    work, pace = speed_works.Work("launch", "launch"), speed_works.PLANS["sim"]
+    slow = {"awaited": 100.0}
+    subjects = [
+        Scripted("a", log, [None, slow, None, slow, {"awaited": 7.0}]),
+        Scripted("without", log, ["it has none", "it has none"]),
+        Scripted("b", log, [None]),
+    ]
+    ((_, measures, absent),) = turns.ways(subjects, [work], pace)
+    assert measures == [report.Measure("launch, awaited", "a", [7.0])]
+    assert absent == [report.Absent("launch", "without", "it has none"), report.Absent("launch", "b", "ended")]
+    assert [subject.who for subject in subjects] == ["a", "without"]
+
+
 def test_a_subject_that_ends_is_told_and_not_asked_again():
     plan = blas_subjects.Plan(sizes=(16,), stack=(2, 16), seconds=0.0, repetitions=1)
     log: list[tuple[str, str]] = []
