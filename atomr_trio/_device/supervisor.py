@@ -40,6 +40,7 @@ _HURRY_SECONDS = 1.0
 """A new standby waits so long at most while its start would hold up something else."""
 
 _TURNS_BEFORE_ACTORS = 8
+"""In so many turns a first launch is sent, and its result is there."""
 _AFTERMATH_SECONDS = 5e-3
 """So long after the reap this process lets go of what it shared with a lost worker. That takes a third of a
 millisecond, in which the first results of the next worker would wait."""

@@ -19,6 +19,7 @@ MOST_HELPERS = 8
 """The most helpers. On a machine of 16 cores more of them do not copy faster."""
 
 PROCESSORS_OF_ONE_BESIDE = 2
+"""Of so many processors one is for a helper beside a task that copies too, but for those of the task and the worker."""
 
 
 class Job(Protocol):

@@ -263,6 +263,13 @@ class LongCopy(ShortCopy):
         """Copy in a helper's thread. Returns false if the task is to do it."""
         raise NotImplementedError
 
+    def _call_helpers(self, *, complete: bool) -> None:
+        """Have the helpers come, once there are pieces for them; `complete` says that there will be no more."""
+        self._pile.complete = complete
+        if self._helpers:
+            self._pile.call(self._helpers)
+            self._helpers = 0
+
     def _bytes_of(self, number: int) -> npt.NDArray[np.uint8]:
         """Return the caller's memory of a piece."""
         begin = number * self._piece
@@ -437,10 +444,7 @@ class LongIn(LongCopy):
             while free and added < count:
                 pile.add(Piece(added, free.pop(), 0))
                 added += 1
-            pile.complete = added == count
-            if self._helpers:
-                pile.call(self._helpers)
-                self._helpers = 0
+            self._call_helpers(complete=added == count)
             if pile.done:
                 await self._allow()
                 piece, _ = self._heard()
@@ -513,7 +517,11 @@ class LongOut(LongCopy):
         store(self._bytes_of(piece.number))
 
     def _copy_by_helper(self, piece: Piece) -> bool:
-        """Copy as soon as the GPU has. After a failure, or a long time, the task has to see to it."""
+        """Copy as soon as the GPU has. After a failure, or a long time, the task has to see to it.
+
+        When a worker is gone its counters are frozen, and then raised for those who wait for them: no slot has its
+        bytes because of that.
+        """
         path, words = self._path, self._path.words
         until = 0.0
         while words[path.counter] < piece.ticket:
@@ -522,7 +530,7 @@ class LongOut(LongCopy):
             if self._pile.closed or now > until:
                 return False
             give_way()
-        if words[failures_word(path.lane)] != self._failures or path.settler.over:
+        if words[failures_word(path.lane)] != self._failures or path.generation.page.frozen is not None:
             return False
         piece.slot.store_freely(self._bytes_of(piece.number))
         return True
@@ -538,10 +546,7 @@ class LongOut(LongCopy):
                 slot = free.pop()
                 pile.add(Piece(added, slot, self._send_piece(added, slot, None)))
                 added += 1
-            pile.complete = added == count
-            if self._helpers:
-                pile.call(self._helpers)
-                self._helpers = 0
+            self._call_helpers(complete=added == count)
             if pile.done:
                 piece, copied = self._heard()
                 if not copied:
@@ -560,7 +565,7 @@ class LongOut(LongCopy):
             free.append(piece.slot)
             stored += 1
             await self._turn_if_due()
-        self._note_ended()  # helpers may have seen the end of all commands before this task
+        self._note_ended()  # helpers go by the counters: only who settles knows of a failure or a loss
         await self._until_all_ended()
 
     async def _until_ended(self, ticket: int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.transfers import Transfers
 
 from . import open_test_device
+from .strategies import numbers, same
 
 
 @contextlib.asynccontextmanager
@@ -40,3 +41,17 @@ def is_clean(dev: atomr_trio.Device) -> bool:
 
 def in_use(dev: atomr_trio.Device) -> int:
     return core_of(dev).current.arena.in_use
+
+
+async def check_every_byte(dev: atomr_trio.Device, size: int, before: Callable[[], object] = lambda: None) -> None:
+    """Copy so many bytes to an array and back, at its begin and behind it; `before` is called ahead of that."""
+    array = dev.empty(size + 3, np.uint8)
+    await array[:1].copy_from(np.ones(1, np.uint8))  # makes its memory
+    before()
+    for begin, seed in ((0, 1), (3, 2)):
+        view = array[begin : begin + size]
+        host, out = numbers(size, np.uint8, seed=seed), np.zeros(size, np.uint8)
+        await view.copy_from(host)
+        await view.copy_to(out)
+        assert same(out, host)
+    assert is_clean(dev)

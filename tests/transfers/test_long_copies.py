@@ -24,7 +24,7 @@ from atomr_trio._transfers.staging import MEDIUM_SLOTS, Slot
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device, set_constant
-from support.long_copies import in_use, is_clean, scenario, submitted
+from support.long_copies import check_every_byte, in_use, is_clean, scenario, submitted
 from support.rogue import kill_worker, next_generation, until
 from support.strategies import numbers, same
 
@@ -74,16 +74,7 @@ def after_piece(monkeypatch) -> Iterator[Callable[[int, Callable[[LongCopy], Non
 @pytest.mark.parametrize("size", [SHORT_BYTES + 1, SIZE - 1, SIZE, SIZE + 1, LONG_ALONE_BYTES[TO_HOST]])
 async def test_every_byte_arrives(size, short_alone):
     async with scenario() as dev:
-        array = dev.empty(size + 3, np.uint8)
-        await array[:1].copy_from(np.ones(1, np.uint8))  # makes its memory
-        short_alone()
-        for begin, seed in ((0, 1), (3, 2)):
-            view = array[begin : begin + size]
-            host, out = numbers(size, np.uint8, seed=seed), np.zeros(size, np.uint8)
-            await view.copy_from(host)
-            await view.copy_to(out)
-            assert same(out, host)
-        assert is_clean(dev)
+        await check_every_byte(dev, size, short_alone)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])

@@ -7,6 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,9 @@ from atomr_trio._transfers.pile import Pile
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import LARGE_SLOTS, Slot
 from atomr_trio._transfers.transfers import Transfers
-from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
+from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT, failures_word
 from support import set_constant
-from support.long_copies import in_use, is_clean, scenario, submitted
+from support.long_copies import check_every_byte, in_use, is_clean, scenario, submitted
 from support.rogue import kill_worker, next_generation, until
 from support.strategies import numbers, same
 
@@ -83,6 +84,17 @@ def with_helpers(dev: Any, count: int = 2) -> Transfers:
     return transfers
 
 
+async def ready_to_be_held(dev: Any, memcpys: Memcpys, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return an array, of which helpers begin a piece of the next copy and wait; others run between any two pieces."""
+    with_helpers(dev)
+    array, byte = dev.empty(SIZE, np.uint8), np.ones(1, np.uint8)
+    await array[:1].copy_from(byte)
+    await array[:1].copy_to(byte)
+    memcpys.helper_waits = True
+    monkeypatch.setattr(long_copies, "STRETCH_SECONDS", -1.0)
+    return array
+
+
 def verb(array: Any, direction: str) -> Callable[..., Any]:
     return array.copy_from if direction == "in" else array.copy_to
 
@@ -94,15 +106,7 @@ def verb(array: Any, direction: str) -> Callable[..., Any]:
 async def test_every_byte_arrives(size):
     async with scenario() as dev:
         with_helpers(dev)
-        array = dev.empty(size + 3, np.uint8)
-        await array[:1].copy_from(np.ones(1, np.uint8))
-        for begin, seed in ((0, 1), (3, 2)):
-            view = array[begin : begin + size]
-            host, out = numbers(size, np.uint8, seed=seed), np.zeros(size, np.uint8)
-            await view.copy_from(host)
-            await view.copy_to(out)
-            assert same(out, host)
-        assert is_clean(dev)
+        await check_every_byte(dev, size)
 
 
 async def test_what_helpers_have_copied_arrives_with_the_rest(direction, memcpys):
@@ -224,13 +228,7 @@ async def test_larger_copies_are_streams(helpers, direction):
 async def test_a_copy_that_is_left_waits_until_no_helper_touches_the_memory(direction, memcpys, monkeypatch):
     set_constant(monkeypatch, pile, "SPIN_SECONDS", 0.0)
     async with scenario() as dev:
-        with_helpers(dev)
-        host = np.ones(SIZE, np.uint8)
-        array = dev.empty(SIZE, np.uint8)
-        await array[:1].copy_from(host[:1])
-        await array[:1].copy_to(host[:1])
-        memcpys.helper_waits = True
-        monkeypatch.setattr(long_copies, "STRETCH_SECONDS", -1.0)
+        array, host = await ready_to_be_held(dev, memcpys, monkeypatch), np.ones(SIZE, np.uint8)
         left = trio.Event()
         path = core_of(dev).part(ShortCopies)._paths[LANE_COPY_IN if direction == "in" else LANE_COPY_OUT]
 
@@ -268,13 +266,7 @@ async def test_the_error_of_a_helper_ends_the_copy(direction, memcpys):
 
 async def test_a_worker_that_is_lost_while_helpers_copy_leaves_their_slots_to_them(direction, memcpys, monkeypatch):
     async with scenario() as dev:
-        with_helpers(dev)
-        host = np.ones(SIZE, np.uint8)
-        array = dev.empty(SIZE, np.uint8)
-        await array[:1].copy_from(host[:1])
-        await array[:1].copy_to(host[:1])
-        memcpys.helper_waits = True
-        monkeypatch.setattr(long_copies, "STRETCH_SECONDS", -1.0)
+        array, host = await ready_to_be_held(dev, memcpys, monkeypatch), np.ones(SIZE, np.uint8)
 
         async def copy() -> None:
             with contextlib.suppress(
@@ -306,6 +298,18 @@ async def test_a_helper_that_has_waited_long_for_the_gpu_leaves_its_piece_to_the
         await array.copy_to(out)
         assert same(out, host)
         assert is_clean(dev)
+
+
+@pytest.mark.parametrize(("frozen", "failures", "copied"), [(None, 4, True), ((0,) * 64, 4, False), (None, 5, False)])
+def test_a_counter_that_was_raised_because_the_worker_is_gone_says_nothing_of_the_bytes(frozen, failures, copied):
+    words = {1: 1 << 62, failures_word(LANE_COPY_OUT): failures}
+    out, slot = np.zeros(4, np.uint8), SimpleNamespace(store_freely=lambda memory: memory.fill(9))
+    copy: Any = long_copies.LongOut.__new__(long_copies.LongOut)
+    page = SimpleNamespace(frozen=frozen)
+    copy._path = SimpleNamespace(words=words, counter=1, lane=LANE_COPY_OUT, generation=SimpleNamespace(page=page))
+    copy._failures, copy._memory, copy._piece = 4, out, 4
+    assert copy._copy_by_helper(pile.Piece(0, slot, 7)) is copied
+    assert (out == 9).all() == copied
 
 
 @pytest.mark.sim_only
