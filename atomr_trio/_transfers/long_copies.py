@@ -1,4 +1,4 @@
-"""The short way of a copy of 1 to 64 MiB with pageable memory.
+"""The short way of a copy of 4 to 64 MiB with pageable memory, and from 1 MiB on where there is no helper.
 
 Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. Where
 there are processors enough, a few helpers take some of the pieces: `Pile` says how. The pieces pass through a few slots
@@ -11,10 +11,6 @@ or ahead of the first. That takes the GPU a few microseconds. A copy to the devi
 not touched its array. The block is taken from the arena when the copy begins, and goes back when its last command was
 sent: the next owner of the memory waits for it, as for that of any freed array.
 
-Each slot has two holders: the task with its helpers, which is left when none of these copies any more, and the
-commands, which are when none is unfinished. If the generation is lost while the task is under way, a slot is free when
-the lost worker cannot write to it any more, and no helper works on it.
-
 In every case that does not allow this, such as memory that has no room for the block, `begin_long` returns None, and
 the caller goes the general way.
 """
@@ -22,7 +18,6 @@ the caller goes the general way.
 from __future__ import annotations
 
 import collections
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -33,15 +28,15 @@ import trio
 from .._arrays.layout import Box, run
 from .._generation.requests import CommandRequest
 from .._generation.settler import TURN_SECONDS
-from .._generation.timeline import Launch
-from .._memory.arena import ArenaFull, Block, ChunkState
-from .._values.errors import DeviceClosed, DeviceError, OutOfHostMemory
-from .._wire.protocol import Role, failures_word
+from .._memory.arena import Block
+from .._values.errors import DeviceClosed, DeviceError
+from .._wire.protocol import Role
 from .._wire.records.memory import BOX, COPY
 from .copy_plan import TO_DEVICE, TO_HOST
 from .crew import Crew
 from .pile import SPIN_SECONDS, Piece, Pile, give_way
-from .short_copies import SHORT_PIECE, CopyPath, ShortCopy, bytes_of
+from .private_copies import PrivateCopy, private_block
+from .short_copies import SHORT_PIECE, CopyPath
 from .staging import LARGE_SLOT, LARGE_SLOTS, MEDIUM_SLOT, Slot
 
 if TYPE_CHECKING:
@@ -58,8 +53,7 @@ WINDOW: Final = 3
 """The slots that such a copy uses in turn. They fit in a cache of 2 MiB."""
 
 BYTES_OF_A_HELPER: Final = 4 << 20
-"""One helper pays for so many bytes. There is one for less as well: from `HELPED_BYTES` on."""
-HELPED_BYTES: Final = 3 << 19
+"""One helper pays for so many bytes."""
 
 SHARED_PIECES: Final = (8 << 20, 1 << 20), (LONG_BYTES, 2 << 20)
 """The most bytes of a piece where helpers take some, for copies of so many bytes at most. A thread that has copied
@@ -86,15 +80,6 @@ PAGE: Final = 4096
 _POLL_SECONDS: Final = 200e-6
 
 
-class _Private:
-    """The block between the pieces and the array, where the accounts of the lane expect an array."""
-
-    __slots__ = ("_block",)
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-
-
 def begin_long(
     path: CopyPath, transfers: Transfers, array: DeviceArray, host: npt.NDArray[Any], rows: Box | None = None
 ) -> LongCopy | None:
@@ -119,7 +104,7 @@ def begin_long(
         slots = staging.acquire_several(piece, WINDOW)
     if slots is None:
         return None
-    block = _private_block(path, size)
+    block = private_block(path, size, WINDOW)
     if block is None:
         for slot in slots:
             slot.release()
@@ -130,7 +115,7 @@ def begin_long(
 
 def helpers_for(size: int, most: int) -> int:
     """Return how many helpers pay for so many bytes, if there may be `most`."""
-    return 0 if size < HELPED_BYTES else min(most, max(1, size // BYTES_OF_A_HELPER))
+    return min(most, size // BYTES_OF_A_HELPER)
 
 
 def pieces_of_slot(piece: int) -> int:
@@ -138,56 +123,20 @@ def pieces_of_slot(piece: int) -> int:
     return (MEDIUM_SLOT if piece <= MEDIUM_SLOT else LARGE_SLOT) // piece
 
 
-def _private_block(path: CopyPath, size: int) -> Block | None:
-    """Return a block that can be used at once, if the arena has one.
-
-    Where it had none it is not asked again until there is more room: it may have put all its freed blocks together in
-    vain. Memory that does not exist yet is made, once, for the next copy.
-    """
-    arena, lacking = path.arena, path.lacking
-    if lacking is not None and size >= lacking[0] and arena.in_use >= lacking[1] and len(arena.chunks) <= lacking[2]:
-        return None
-    try:
-        block = arena.allocate(size)
-    except ArenaFull:
-        pass
-    else:
-        if path.takes_new(block, WINDOW):
-            path.lacking = None
-            return block
-        chunk = block.chunk
-        if chunk.state is ChunkState.PLANNED and chunk is not path.wanted:
-            path.wanted = chunk
-            with contextlib.suppress(OutOfHostMemory):
-                path.generation.order.require_chunk(chunk, set())
-        arena.free(block)
-        if chunk.state is not ChunkState.PLANNED:  # it is being made, or others still work on it
-            return None
-    path.lacking = size, arena.in_use, len(arena.chunks)
-    return None
-
-
-class LongCopy(ShortCopy):
+class LongCopy(PrivateCopy):
     """A copy of many pieces under way."""
 
     __slots__ = (
-        "_address",
         "_allowed",
-        "_block",
-        "_commands_hold",
         "_free",
         "_helpers",
-        "_memory",
-        "_moved",
+        "_passed",
         "_piece",
         "_pieces",
         "_pile",
-        "_private",
-        "_rows",
         "_shared",
         "_turn_at",
         "_unfinished",
-        "_window",
     )
 
     def __init__(
@@ -202,17 +151,9 @@ class LongCopy(ShortCopy):
         crew: Crew,
         helpers: int,
     ) -> None:
-        super().__init__(path, array, host, [])
-        self._block = block
-        """The private block."""
-        self._private = _Private(block)
-        self._rows = rows
-        self._address: int = array._storage.block.address + array._offset
-        self._window = slots
-        """All slots. They are held twice: by the task, and by the commands."""
-        for slot in slots:
-            slot.share()
-        self._commands_hold = True
+        super().__init__(path, array, host, rows, slots, block)
+        self._passed = block
+        """The private block, which it always has."""
         self._free = [slot.part(begin, piece) for slot in slots for begin in range(0, slot.size - piece + 1, piece)]
         """The parts of slots that neither the GPU nor anybody here needs now, with room for a piece each."""
         self._unfinished: collections.deque[tuple[int, Slot | None]] = collections.deque()
@@ -221,13 +162,10 @@ class LongCopy(ShortCopy):
         """The bytes of a piece; the last may have less."""
         self._pieces = -(-host.nbytes // piece)
         """Their number."""
-        self._memory = bytes_of(host)
         self._helpers = helpers
         """Those that it has not called yet."""
         self._shared = helpers > 0
         self._pile: Pile = Pile(crew, self._copy_by_helper)
-        self._moved = False
-        """True once the copy between the private block and the array was sent."""
         self._allowed = 0
         """So many commands may be sent if no other task has run before."""
         self._turn_at = 0.0
@@ -244,13 +182,10 @@ class LongCopy(ShortCopy):
             await self._copy_all()
         finally:
             path.long = False
-            path.arena.free(self._block)
+            path.arena.free(self._passed)
             self._stop_looking()
             await self._pile.close()
-            self._left = True
-            for slot in self._window:
-                slot.release()
-            self._release_ended()
+            self._leave()
 
     async def _copy_all(self) -> None:
         raise NotImplementedError
@@ -286,30 +221,15 @@ class LongCopy(ShortCopy):
     def _send_piece(self, number: int, slot: Slot, freed: Slot | None) -> int:
         """Send a piece, and return its ticket. `freed` is the slot that is free when it has ended."""
         begin = number * self._piece
-        size = min(self._piece, self._host.nbytes - begin)
-        block, path = self._block, self._path
-        ticket = path.send(block, (block.address + begin, slot.place, size), self, (self._private, self._host))
+        ticket = self._send_run(begin, min(self._piece, self._host.nbytes - begin), slot)
         self._sent(ticket, freed)
         return ticket
 
     def _send_move(self) -> None:
         """Send the copy between the private block and the array."""
-        path, block, rows = self._path, self._block, self._rows
-        words: tuple[int, ...] = (self._address, block.address) if path.incoming else (block.address, self._address)
-        if rows is None:
-            words, form = (*words, self._host.nbytes), path.move
-        else:
-            form = path.move_of(rows)
-        self._moved = True
-        ticket = path.send(self._array._storage.block, words, self, (self._array, self._host), False, form)
-        if path.incoming:
-            block.readers = {path.way.lane: ticket}
-        else:
-            block.writer, block.written, block.readers = (path.way.lane, ticket), True, {}
-        self._sent(ticket, None)
+        self._sent(self._send_move_of(self._passed), None)
 
     def _sent(self, ticket: int, slot: Slot | None) -> None:
-        self._begun += 1
         self._unfinished.append((ticket, slot))
         if not self._looks:
             self._path.settler.wake()
@@ -319,7 +239,7 @@ class LongCopy(ShortCopy):
         if self._allowed:
             self._allowed -= 1
             return
-        path, block = self._path, self._block
+        path, block = self._path, self._passed
         if path.takes(block, WINDOW):
             self._allowed = WINDOW - 1
             return
@@ -391,11 +311,6 @@ class LongCopy(ShortCopy):
         while self._unfinished:
             await self._until_one_ends()
 
-    def _stop_looking(self) -> None:
-        if self._looks:
-            self._looks = False
-            self._path.settler.end_looking()
-
     # --- the end of commands --------------------------------------------------------------------------------------
 
     def launches_finished(self, count: int) -> None:
@@ -406,21 +321,10 @@ class LongCopy(ShortCopy):
                 self._free.append(slot)
         super().launches_finished(count)
 
-    def _release_ended(self) -> None:
-        if self._left and not self._unfinished:
-            self._release_of_commands()
-
-    def _release_of_commands(self) -> None:
-        if self._commands_hold:
-            self._commands_hold = False
-            for slot in self._window:
-                slot.release()
-
     def launches_lost(self, count: int, error: DeviceError) -> None:
         """Keep the error, and wake the task: the generation was lost before the commands were seen to end."""
         for _ in range(count):
             self._unfinished.popleft()
-        self._release_of_commands()
         super().launches_lost(count, error)
 
 
@@ -490,27 +394,19 @@ class LongIn(LongCopy):
         rows = run(self._host.nbytes) if self._rows is None else self._rows
         request = CommandRequest(
             COPY,
-            BOX.pack(*path.ends_of(rows, self._address, self._block.address), rows.width, rows.height, rows.depth),
-            ((target, role), (self._block, Role.READ)),
+            BOX.pack(*path.ends_of(rows, self._address, self._passed.address), rows.width, rows.height, rows.depth),
+            ((target, role), (self._passed, Role.READ)),
             keep=(array, self._host),
             lane=path.way.lane,
             operation=path.way.operation,
         )
         await path.mailbox.ask(request)
 
-    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
-        """Keep the error of a command that failed alone; what was copied on from a piece that failed is torn."""
-        super().launch_failed(launch, error)
-        target = self._array._storage.block
-        if launch[3][0] is self._private and self._moved and not target.freed:
-            target.fast = 0
-            target.tear(f"a write that did not finish ({type(error).__name__})")
-
 
 class LongOut(LongCopy):
     """One to the host."""
 
-    __slots__ = ("_failures",)
+    __slots__ = ()
 
     def _copy(self, piece: Piece) -> None:
         store = piece.slot.store_freely if self._shared else piece.slot.store
@@ -530,14 +426,13 @@ class LongOut(LongCopy):
             if self._pile.closed or now > until:
                 return False
             give_way()
-        if words[failures_word(path.lane)] != self._failures or path.generation.page.frozen is not None:
+        if not self._is_sound():
             return False
         piece.slot.store_freely(self._bytes_of(piece.number))
         return True
 
     async def _copy_all(self) -> None:
         pile, free = self._pile, self._free
-        self._failures = self._path.words[failures_word(self._path.lane)]
         self._send_move()
         count, added, stored = self._pieces, 0, 0
         while stored < count:

@@ -14,6 +14,7 @@ The commands of a copy are settled as launches are that went the short way: in t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,6 +36,7 @@ from .._wire.protocol import (
     Role,
     Verb,
     counter_word,
+    failures_word,
 )
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
 from .._wire.records.memory import BOX, COPY, COPY_ENDS, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
@@ -58,9 +60,6 @@ copied to the device. With more than that other tasks have turns in between; see
 SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
 
-TURN_BYTES = 512 << 10
-"""Bytes that a task copies before it lets others run. It takes some 40 us."""
-
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
 
@@ -70,6 +69,9 @@ may take so. A task that sleeps is told of the end some 0.2 ms late, a fifth of 
 
 PACED_BYTES = 1 << 20
 """From so many bytes on, a copy of pinned memory tells how long the next one takes."""
+
+NEXT_PIECE_SECONDS = 60e-6
+"""A task that polls waits so long for the next piece of a copy to the host without a turn of the others."""
 
 LONGEST_LOOK_SECONDS = 4e-3
 """A task does not poll longer for a copy of pinned memory."""
@@ -136,6 +138,8 @@ class CopyPath:
         self.words: memoryview[int] = generation.sender.words
         self.counter: int = counter_word(way.lane)
         """The index in the page of the ticket that the lane has reached."""
+        self.failures: int = failures_word(way.lane)
+        """The index in the page of the number of its commands that have failed."""
         self.last_record: int = 0
         """Records up to this one may be sent without further checks; see `LaunchPath`."""
         self._limit = limit
@@ -374,6 +378,7 @@ class ShortCopy:
         "_ended",
         "_error",
         "_failed",
+        "_failures",
         "_host",
         "_left",
         "_looks",
@@ -401,6 +406,8 @@ class ShortCopy:
         self._ended = 0
         """The number of those whose end is known."""
         self._failed = 0
+        self._failures = path.words[path.failures]
+        """The failures that were counted for the lane before."""
         self._ticket = 0
         """The ticket of the last command."""
         self._error: DeviceError | None = None
@@ -421,15 +428,12 @@ class ShortCopy:
             if path.incoming:
                 await self._until(self._begun)
                 return
-            held = 0
             for number in range(self._count):
-                await self._until(number + 1)
-                slot = self._slots[0]
-                held += self._take(number, slot)
+                if not number or not self._has_run(number + 1):  # behind the first one others have had a turn
+                    await self._until(number + 1)
+                self._take(number, self._slots[0])
                 self._slots.pop(0).release()
-                if held >= TURN_BYTES and self._slots:
-                    held = 0
-                    await trio.lowlevel.checkpoint()
+            await self._until_settled()
         except BaseException as error:
             self._leave()
             if path.incoming:
@@ -450,12 +454,10 @@ class ShortCopy:
                 slot.load(memory[begin : begin + size])
             self._send((address + begin, slot.place, size))
 
-    def _take(self, number: int, slot: Slot) -> int:
-        """Copy the bytes of a command from its slot, and return how many they are."""
+    def _take(self, number: int, slot: Slot) -> None:
+        """Copy the bytes of a command from its slot."""
         begin = number * SHORT_PIECE
-        part = bytes_of(self._host)[begin : begin + SHORT_PIECE]
-        slot.store(part)
-        return part.nbytes
+        slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
 
     def _send(self, words: tuple[int, int, int], form: Form | None = None) -> None:
         path, array = self._path, self._array
@@ -486,6 +488,36 @@ class ShortCopy:
             settler.end_looking()
         if self._error is not None:
             raise self._error
+
+    def _has_run(self, count: int) -> bool:
+        """Return whether so many commands have run without an error, so that the task may copy from their slots.
+
+        A task that polls waits for that for a moment. When a worker is gone its counters are frozen, and then raised
+        for those who wait for them: no slot has its bytes because of that.
+        """
+        path, until = self._path, 0.0
+        words, ticket = path.words, self._ticket + count - self._begun
+        while words[path.counter] < ticket:
+            now = time.perf_counter()
+            until = until or now + NEXT_PIECE_SECONDS
+            if not self._looks or now > until:
+                return False
+        return self._is_sound()
+
+    def _is_sound(self) -> bool:
+        """Return whether no command of the lane has failed, and the worker is there; may be called in any thread."""
+        path = self._path
+        return path.words[path.failures] == self._failures and path.generation.page.frozen is None
+
+    async def _until_settled(self) -> None:
+        """Wait until the accounts know of the end of all commands, and raise the error of one that failed."""
+        if self._ended < self._begun and self._has_run(self._begun):
+            if self._looks:
+                self._looks = False
+                self._path.settler.end_looking(self, self._path.way.lane)
+            else:
+                self._path.settler.settle_finished()
+        await self._until(self._begun)
 
     def _leave(self) -> None:
         """Give up what the task would have done: slots are free as soon as the GPU has left them."""
@@ -556,10 +588,8 @@ class ShortBoxCopy(ShortCopy):
                 self._plan.load(piece, slot.bytes)
             self._send(*self._path.command_of(self._plan, piece, slot))
 
-    def _take(self, number: int, slot: Slot) -> int:
-        piece = self._plan.pieces[number]
-        self._plan.store(piece, slot.bytes)
-        return piece.size
+    def _take(self, number: int, slot: Slot) -> None:
+        self._plan.store(self._plan.pieces[number], slot.bytes)
 
 
 def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from .._arrays.arrays import Storage
+from .._arrays.layout import Box
 from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way, rows_of
 from .long_copies import begin_long
 from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, Form, ShortBoxCopy, ShortCopy
 from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
+from .stretch_copies import STRETCH_BYTES, begin_stretch
 from .transfers import Transfers
 
 if TYPE_CHECKING:
@@ -53,7 +55,7 @@ class ShortCopies(DevicePart):
         if size <= SHORT_PIECE:
             return self._begin_single(path, array, host)
         if size > SHORT_BYTES:
-            return begin_long(path, self._transfers, array, host)
+            return self._begin_larger(path, array, host)
         count = -(-size // SHORT_PIECE)
         if not path.takes(block, count):
             return None
@@ -72,14 +74,25 @@ class ShortCopies(DevicePart):
         slot = self._staging.take(size)
         return None if slot is None else SingleCopy(path, array, host, slot, None, form)
 
+    def _begin_larger(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], rows: Box | None = None
+    ) -> ShortCopy | None:
+        copy = None
+        if host.nbytes <= STRETCH_BYTES:
+            copy = begin_stretch(path, self._transfers, array, host, rows)
+        if copy is None and host.nbytes > SHORT_BYTES:
+            return begin_long(path, self._transfers, array, host, rows)
+        return copy
+
     def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> SingleCopy | ShortCopy | None:
         size, flags = host.nbytes, host.flags
         if flags.c_contiguous and (flags.owndata or self._pinned.find_packed(host) is None):
             rows = rows_of(array.shape, array.strides, array.itemsize)
             if rows is not None and size <= SHORT_PIECE:
                 return self._begin_single(path, array, host, path.form_of(rows))
-            if rows is not None and size > SHORT_BYTES:
-                return begin_long(path, self._transfers, array, host, rows)
+            copy = None if rows is None else self._begin_larger(path, array, host, rows)
+            if copy is not None:
+                return copy
         if size > SHORT_BYTES:
             return None
         plan = path.plan_boxes(array, host)

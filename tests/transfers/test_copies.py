@@ -87,6 +87,7 @@ def small_pieces(monkeypatch):
     """Copies are cut into small pieces, and helpers do even the smallest memcpy; none goes the short way."""
     set_constant_in(monkeypatch, (short_copies, short_ways, batch_copies), "SHORT_BYTES", 0)
     set_constant(monkeypatch, short_ways, "SHORT_PIECE", 0)
+    set_constant(monkeypatch, short_ways, "STRETCH_BYTES", 0)
     set_constant(monkeypatch, long_copies, "LONG_ALONE_BYTES", {TO_DEVICE: 0, TO_HOST: 0})
     set_constant(monkeypatch, long_copies, "LONG_BYTES", 0)
     set_constant(monkeypatch, batch_copies, "BATCH_IN_BYTES", 0)

@@ -23,12 +23,11 @@ from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT,
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device
+from support.long_copies import LANES, held_up
 from support.rogue import gated, kill_worker, next_generation, until
 from support.strategies import numbers, same
 
 pytestmark = pytest.mark.used_workers
-
-LANES = {"in": LANE_COPY_IN, "out": LANE_COPY_OUT}
 
 
 @contextlib.asynccontextmanager
@@ -58,32 +57,6 @@ def short_alone(monkeypatch) -> Iterator[None]:
 
     with monkeypatch.context() as patch:
         yield lambda: patch.setattr(copy_plan._Plan, "__init__", refuse)
-
-
-@contextlib.asynccontextmanager
-async def held_up(dev: atomr_trio.Device, direction: str):
-    """A gate before everything that the copies' lane is given in this block, if it is not opened."""
-    blocked = await dev.to_device(np.zeros(10, np.uint8))
-    async with gated(dev) as gate:
-        before = submitted(dev, LANES[direction])
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_fill, blocked)
-            await until(lambda: blocked._block.writer is not None and blocked._block.writer[0] == 0)
-            copy = blocked.copy_from if direction == "in" else blocked.copy_to
-            nursery.start_soon(_whatever_becomes_of, copy, np.zeros(10, np.uint8))
-            await until(lambda: submitted(dev, LANES[direction]) == before + 1)
-            yield gate
-            with contextlib.suppress(ContextLost):
-                await gate.open()
-
-
-async def _fill(array: Any) -> None:
-    await _whatever_becomes_of(array.fill, 7)
-
-
-async def _whatever_becomes_of(verb: Any, *arguments: object) -> None:
-    with contextlib.suppress(ContextLost):
-        await verb(*arguments)
 
 
 # --- sizes ------------------------------------------------------------------------------------------------------------
