@@ -1,4 +1,4 @@
-"""The short way of a copy of 4 to 64 MiB with pageable memory, and from 1 MiB on where there is no helper.
+"""The short way of a copy of 1 to 64 MiB with pageable memory, but for those of ``stretch_copies.py``.
 
 Its caller's task copies piece by piece, as in ``short_copies.py``, and lets other tasks run between two pieces. Where
 there are processors enough, a few helpers take some of the pieces: `Pile` says how. The pieces pass through a few slots
@@ -18,6 +18,7 @@ the caller goes the general way.
 from __future__ import annotations
 
 import collections
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,14 +29,15 @@ import trio
 from .._arrays.layout import Box, run
 from .._generation.requests import CommandRequest
 from .._generation.settler import TURN_SECONDS
-from .._memory.arena import Block
-from .._values.errors import DeviceClosed, DeviceError
+from .._generation.timeline import Launch
+from .._memory.arena import ArenaFull, Block, ChunkState
+from .._values.errors import DeviceClosed, DeviceError, OutOfHostMemory
 from .._wire.protocol import Role
 from .._wire.records.memory import BOX, COPY
 from .copy_plan import TO_DEVICE, TO_HOST
 from .crew import Crew
+from .held_copies import HeldCopy
 from .pile import SPIN_SECONDS, Piece, Pile, give_way
-from .private_copies import PrivateCopy, private_block
 from .short_copies import SHORT_PIECE, CopyPath
 from .staging import LARGE_SLOT, LARGE_SLOTS, MEDIUM_SLOT, Slot
 
@@ -80,6 +82,15 @@ PAGE: Final = 4096
 _POLL_SECONDS: Final = 200e-6
 
 
+class _Private:
+    """The block between the pieces and the array, where the accounts of the lane expect an array."""
+
+    __slots__ = ("_block",)
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+
+
 def begin_long(
     path: CopyPath, transfers: Transfers, array: DeviceArray, host: npt.NDArray[Any], rows: Box | None = None
 ) -> LongCopy | None:
@@ -104,7 +115,7 @@ def begin_long(
         slots = staging.acquire_several(piece, WINDOW)
     if slots is None:
         return None
-    block = private_block(path, size, WINDOW)
+    block = _private_block(path, size)
     if block is None:
         for slot in slots:
             slot.release()
@@ -123,17 +134,49 @@ def pieces_of_slot(piece: int) -> int:
     return (MEDIUM_SLOT if piece <= MEDIUM_SLOT else LARGE_SLOT) // piece
 
 
-class LongCopy(PrivateCopy):
+def _private_block(path: CopyPath, size: int) -> Block | None:
+    """Return a block that can be used at once, if the arena has one.
+
+    Where it had none it is not asked again until there is more room: it may have put all its freed blocks together in
+    vain. Memory that does not exist yet is made, once, for the next copy.
+    """
+    arena, lacking = path.arena, path.lacking
+    if lacking is not None and size >= lacking[0] and arena.in_use >= lacking[1] and len(arena.chunks) <= lacking[2]:
+        return None
+    try:
+        block = arena.allocate(size)
+    except ArenaFull:
+        pass
+    else:
+        if path.takes_new(block, WINDOW):
+            path.lacking = None
+            return block
+        chunk = block.chunk
+        if chunk.state is ChunkState.PLANNED and chunk is not path.wanted:
+            path.wanted = chunk
+            with contextlib.suppress(OutOfHostMemory):
+                path.generation.order.require_chunk(chunk, set())
+        arena.free(block)
+        if chunk.state is not ChunkState.PLANNED:  # it is being made, or others still work on it
+            return None
+    path.lacking = size, arena.in_use, len(arena.chunks)
+    return None
+
+
+class LongCopy(HeldCopy):
     """A copy of many pieces under way."""
 
     __slots__ = (
         "_allowed",
+        "_block",
         "_free",
         "_helpers",
-        "_passed",
+        "_moved",
         "_piece",
         "_pieces",
         "_pile",
+        "_private",
+        "_rows",
         "_shared",
         "_turn_at",
         "_unfinished",
@@ -151,9 +194,11 @@ class LongCopy(PrivateCopy):
         crew: Crew,
         helpers: int,
     ) -> None:
-        super().__init__(path, array, host, rows, slots, block)
-        self._passed = block
-        """The private block, which it always has."""
+        super().__init__(path, array, host, slots)
+        self._block = block
+        """The private block."""
+        self._private = _Private(block)
+        self._rows = rows
         self._free = [slot.part(begin, piece) for slot in slots for begin in range(0, slot.size - piece + 1, piece)]
         """The parts of slots that neither the GPU nor anybody here needs now, with room for a piece each."""
         self._unfinished: collections.deque[tuple[int, Slot | None]] = collections.deque()
@@ -166,6 +211,8 @@ class LongCopy(PrivateCopy):
         """Those that it has not called yet."""
         self._shared = helpers > 0
         self._pile: Pile = Pile(crew, self._copy_by_helper)
+        self._moved = False
+        """True once the copy between the private block and the array was sent."""
         self._allowed = 0
         """So many commands may be sent if no other task has run before."""
         self._turn_at = 0.0
@@ -182,7 +229,7 @@ class LongCopy(PrivateCopy):
             await self._copy_all()
         finally:
             path.long = False
-            path.arena.free(self._passed)
+            path.arena.free(self._block)
             self._stop_looking()
             await self._pile.close()
             self._leave()
@@ -221,15 +268,30 @@ class LongCopy(PrivateCopy):
     def _send_piece(self, number: int, slot: Slot, freed: Slot | None) -> int:
         """Send a piece, and return its ticket. `freed` is the slot that is free when it has ended."""
         begin = number * self._piece
-        ticket = self._send_run(begin, min(self._piece, self._host.nbytes - begin), slot)
+        size = min(self._piece, self._host.nbytes - begin)
+        block, path = self._block, self._path
+        ticket = path.send(block, (block.address + begin, slot.place, size), self, (self._private, self._host))
         self._sent(ticket, freed)
         return ticket
 
     def _send_move(self) -> None:
         """Send the copy between the private block and the array."""
-        self._sent(self._send_move_of(self._passed), None)
+        path, block, rows = self._path, self._block, self._rows
+        words: tuple[int, ...] = (self._address, block.address) if path.incoming else (block.address, self._address)
+        if rows is None:
+            words, form = (*words, self._host.nbytes), path.move
+        else:
+            form = path.move_of(rows)
+        self._moved = True
+        ticket = path.send(self._array._storage.block, words, self, (self._array, self._host), False, form)
+        if path.incoming:
+            block.readers = {path.way.lane: ticket}
+        else:
+            block.writer, block.written, block.readers = (path.way.lane, ticket), True, {}
+        self._sent(ticket, None)
 
     def _sent(self, ticket: int, slot: Slot | None) -> None:
+        self._begun += 1
         self._unfinished.append((ticket, slot))
         if not self._looks:
             self._path.settler.wake()
@@ -239,7 +301,7 @@ class LongCopy(PrivateCopy):
         if self._allowed:
             self._allowed -= 1
             return
-        path, block = self._path, self._passed
+        path, block = self._path, self._block
         if path.takes(block, WINDOW):
             self._allowed = WINDOW - 1
             return
@@ -394,13 +456,21 @@ class LongIn(LongCopy):
         rows = run(self._host.nbytes) if self._rows is None else self._rows
         request = CommandRequest(
             COPY,
-            BOX.pack(*path.ends_of(rows, self._address, self._passed.address), rows.width, rows.height, rows.depth),
-            ((target, role), (self._passed, Role.READ)),
+            BOX.pack(*path.ends_of(rows, self._address, self._block.address), rows.width, rows.height, rows.depth),
+            ((target, role), (self._block, Role.READ)),
             keep=(array, self._host),
             lane=path.way.lane,
             operation=path.way.operation,
         )
         await path.mailbox.ask(request)
+
+    def launch_failed(self, launch: Launch, error: DeviceError) -> None:
+        """Keep the error of a command that failed alone; what was copied on from a piece that failed is torn."""
+        super().launch_failed(launch, error)
+        target = self._array._storage.block
+        if launch[3][0] is self._private and self._moved and not target.freed:
+            target.fast = 0
+            target.tear(f"a write that did not finish ({type(error).__name__})")
 
 
 class LongOut(LongCopy):

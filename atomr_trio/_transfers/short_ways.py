@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from .._arrays.arrays import Storage
-from .._arrays.layout import Box
 from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way, rows_of
 from .long_copies import begin_long
@@ -55,7 +54,8 @@ class ShortCopies(DevicePart):
         if size <= SHORT_PIECE:
             return self._begin_single(path, array, host)
         if size > SHORT_BYTES:
-            return self._begin_larger(path, array, host)
+            copy = begin_stretch(path, self._transfers, array, host) if size <= STRETCH_BYTES else None
+            return copy or begin_long(path, self._transfers, array, host)
         count = -(-size // SHORT_PIECE)
         if not path.takes(block, count):
             return None
@@ -74,25 +74,14 @@ class ShortCopies(DevicePart):
         slot = self._staging.take(size)
         return None if slot is None else SingleCopy(path, array, host, slot, None, form)
 
-    def _begin_larger(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], rows: Box | None = None
-    ) -> ShortCopy | None:
-        copy = None
-        if host.nbytes <= STRETCH_BYTES:
-            copy = begin_stretch(path, self._transfers, array, host, rows)
-        if copy is None and host.nbytes > SHORT_BYTES:
-            return begin_long(path, self._transfers, array, host, rows)
-        return copy
-
     def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> SingleCopy | ShortCopy | None:
         size, flags = host.nbytes, host.flags
         if flags.c_contiguous and (flags.owndata or self._pinned.find_packed(host) is None):
             rows = rows_of(array.shape, array.strides, array.itemsize)
             if rows is not None and size <= SHORT_PIECE:
                 return self._begin_single(path, array, host, path.form_of(rows))
-            copy = None if rows is None else self._begin_larger(path, array, host, rows)
-            if copy is not None:
-                return copy
+            if rows is not None and size > SHORT_BYTES:
+                return begin_long(path, self._transfers, array, host, rows)
         if size > SHORT_BYTES:
             return None
         plan = path.plan_boxes(array, host)

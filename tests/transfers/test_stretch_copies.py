@@ -1,4 +1,4 @@
-"""Copies that are sent in one stretch: of 1 to 4 MiB with a helper, and of rows through a private block."""
+"""Copies of 1 to 4 MiB that are sent in one stretch, with a helper."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from atomr_trio import CommandFailed, ContextLost, DeviceClosed
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, pile, stretch_copies
 from atomr_trio._transfers.pile import Pile
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE
+from atomr_trio._transfers.short_copies import SHORT_BYTES
 from atomr_trio._transfers.staging import LARGE_SLOTS
 from atomr_trio._transfers.stretch_copies import STRETCH_BYTES, StretchCopy
 from atomr_trio._transfers.transfers import Transfers
@@ -24,7 +24,6 @@ from support.long_copies import (
     Memcpys,
     check_every_byte,
     held_up,
-    in_use,
     is_clean,
     scenario,
     submitted,
@@ -39,8 +38,6 @@ pytestmark = pytest.mark.used_workers
 SIZE = STRETCH_BYTES
 COMMANDS = 6
 """Five pieces of the task, of half a MiB or less, and one of the helper."""
-ROWS = 1400, 500
-"""Rows of bytes that are more than a slot has, and less than a MiB."""
 
 
 @pytest.fixture(params=["in", "out"])
@@ -69,6 +66,12 @@ def short_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         yield forbid
 
 
+@pytest.fixture
+def beside_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies go this way although their lane is held up."""
+    monkeypatch.setattr(stretch_copies, "is_alone", lambda _: True)
+
+
 async def prepared(dev: Any, helpers: int = 1) -> Any:
     with_helpers(dev, helpers)
     return await dev.to_device(np.full(SIZE, 7, np.uint8))
@@ -82,24 +85,6 @@ async def test_every_byte_arrives(size, short_alone):
     async with scenario() as dev:
         with_helpers(dev, 1)
         await check_every_byte(dev, size, short_alone)
-
-
-@pytest.mark.parametrize("helpers", [0, 1])
-@pytest.mark.parametrize("shape", [(SHORT_PIECE // 500 + 1, 500), ROWS, (64, 100, 130), (2**15, 127)])
-async def test_every_byte_of_rows_arrives_and_none_between_them(shape, helpers, short_alone):
-    async with scenario() as dev:
-        with_helpers(dev, helpers)
-        whole = await dev.to_device(np.full((*shape[:-1], shape[-1] + 5), 7, np.uint8))
-        rows, host, out = whole[..., : shape[-1]], numbers(shape, np.uint8), np.zeros(shape, np.uint8)
-        if helpers or host.nbytes <= SHORT_BYTES:
-            short_alone()
-        await rows.copy_from(host)
-        await rows.copy_to(out)
-        assert same(out, host)
-        assert is_clean(dev)
-        around = np.full((*shape[:-1], 5), 0, np.uint8)
-        await whole[..., shape[-1] :].copy_to(around)
-        assert (around == 7).all()
 
 
 async def test_a_copy_is_a_command_for_each_piece_and_all_are_counted(direction, memcpys):
@@ -170,35 +155,43 @@ async def test_without_a_thread_the_task_copies_everything(direction, monkeypatc
         assert is_clean(dev)
 
 
-@pytest.mark.parametrize("rows", [False, True])
-async def test_without_a_slot_a_copy_goes_another_way(rows, direction):
+async def test_without_a_slot_a_copy_goes_another_way(direction):
     async with scenario() as dev:
-        array = await prepared(dev)
+        array, host = await prepared(dev), numbers(SIZE, np.uint8)
+        if direction == "out":
+            await array.copy_from(host)
+        out = np.zeros_like(host)
         taken = core_of(dev).part(Transfers).staging.acquire_several(SIZE, LARGE_SLOTS)
-        there = array[: 2 * ROWS[0] * ROWS[1]].reshape(-1, 2 * ROWS[1])[:, : ROWS[1]] if rows else array
-        host = numbers(there.shape, np.uint8)
-        await there.copy_from(host)
+        await verb(array, direction)(host if direction == "in" else out)
         for slot in taken:
             slot.release()
-        assert same(await there.to_host(), host)
+        assert same(await array.to_host() if direction == "in" else out, host)
         assert is_clean(dev)
 
 
-async def test_without_memory_for_the_block_rows_go_another_way(monkeypatch):
+async def test_a_copy_beside_others_of_its_lane_goes_another_way(direction, monkeypatch):
+    """It would keep them waiting."""
     async with scenario() as dev:
-        array = await prepared(dev)
-        monkeypatch.setattr(stretch_copies, "private_block", lambda *_: None)
-        there = array[: 2 * ROWS[0] * ROWS[1]].reshape(-1, 2 * ROWS[1])[:, : ROWS[1]]
-        host, out = numbers(there.shape, np.uint8), np.zeros(there.shape, np.uint8)
-        await there.copy_from(host)
-        await there.copy_to(out)
-        assert same(out, host)
-        assert is_clean(dev)
+        array, begun = await prepared(dev), []
+        init = StretchCopy.__init__
+        monkeypatch.setattr(StretchCopy, "__init__", lambda copy, *given: begun.append(copy) or init(copy, *given))
+        host, small = np.ones(SIZE - 10, np.uint8), np.ones(10, np.uint8)
+        async with held_up(dev, direction) as gate:
+            before = submitted(dev, LANES[direction])
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(verb(array[10:], direction), host)
+                await until(lambda: submitted(dev, LANES[direction]) > before)
+                await gate.open()
+        assert not begun
+        await verb(array[:10], direction)(small)
+        await verb(array[10:], direction)(host)
+        assert len(begun) == 1
 
 
 # --- leaving, failing, losing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("beside_others")
 async def test_a_copy_to_the_device_that_is_left_goes_on():
     async with scenario() as dev:
         array, host = await prepared(dev), numbers(SIZE, np.uint8)
@@ -215,6 +208,7 @@ async def test_a_copy_to_the_device_that_is_left_goes_on():
         assert is_clean(dev)
 
 
+@pytest.mark.usefixtures("beside_others")
 @pytest.mark.parametrize("spin", [0.0, 20.0])
 async def test_a_copy_to_the_host_that_is_left_writes_nothing_more(spin, monkeypatch):
     set_constant(monkeypatch, pile, "SPIN_SECONDS", spin)
@@ -259,6 +253,7 @@ async def test_a_copy_to_the_host_that_is_left_waits_until_its_helper_touches_no
         assert is_clean(dev)
 
 
+@pytest.mark.usefixtures("beside_others")
 async def test_a_worker_that_dies_under_a_copy_costs_that_copy(direction):
     async with scenario() as dev:
         array, out, lost = await prepared(dev), np.zeros(SIZE, np.uint8), []
@@ -301,22 +296,6 @@ async def test_a_command_that_fails_alone_fails_the_copy(place, direction):
         await array.copy_from(host)
         assert same(await array.to_host(), host)
         assert dev.generation == 1
-
-
-@pytest.mark.sim_only
-@pytest.mark.parametrize("place", [1, 2])
-async def test_rows_of_which_a_piece_has_failed_are_torn(place):
-    """The GPU has copied the rest of the block on, whatever was in it."""
-    async with scenario() as dev:
-        whole = await dev.to_device(np.full((ROWS[0], ROWS[1] + 5), 7, np.uint8))
-        rows, host = whole[:, : ROWS[1]], numbers(ROWS, np.uint8)
-        await rows.copy_from(host)
-        core_of(dev).current.request_faults(f"cuMemcpyHtoDAsync:1:{place}")
-        with pytest.raises(CommandFailed):
-            await rows.copy_from(host)
-        assert whole.state == "torn"
-        await until(lambda: is_clean(dev))
-        assert in_use(dev) == ROWS[0] * (ROWS[1] + 5) + (-ROWS[0] * (ROWS[1] + 5) % 512)
 
 
 async def test_the_error_of_a_helper_ends_the_copy(direction, memcpys):
