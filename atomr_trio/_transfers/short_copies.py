@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 SHORT_BYTES = 1 << 20
 """The most bytes of pageable memory that go this way. The event loop stands still for some 0.1 ms while so many are
-copied to the device. With more than that other tasks have turns in between; see ``long_copies.py``."""
+copied. What is larger goes this way with a helper (``stretch_copies.py``) or with turns of others (``long_copies.py``).
+"""
 
 SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""

@@ -191,6 +191,20 @@ async def test_a_copy_beside_others_of_its_lane_goes_another_way(direction, monk
 # --- leaving, failing, losing -----------------------------------------------------------------------------------------
 
 
+async def test_a_copy_in_a_cancelled_scope_sends_nothing_and_holds_no_slot(direction):
+    async with scenario() as dev:
+        array, out = await prepared(dev), np.ones(SIZE, np.uint8)
+        before = submitted(dev, LANES[direction])
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await verb(array, direction)(out)
+        assert scope.cancelled_caught
+        assert submitted(dev, LANES[direction]) == before
+        assert is_clean(dev)
+        assert (out == 1).all()
+        assert (await array.to_host() == 7).all()
+
+
 @pytest.mark.usefixtures("beside_others")
 async def test_a_copy_to_the_device_that_is_left_goes_on():
     async with scenario() as dev:
