@@ -7,11 +7,14 @@ the lost worker cannot write to it any more, and no helper works on it.
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
 import numpy.typing as npt
 
 from .._values.errors import DeviceError
+from .crew import Crew
+from .pile import SPIN_SECONDS, Piece, Pile, give_way
 from .short_copies import CopyPath, ShortCopy, bytes_of
 from .staging import Slot
 
@@ -22,9 +25,11 @@ if TYPE_CHECKING:
 class HeldCopy(ShortCopy):
     """A copy of several pieces under way, whose slots are held twice."""
 
-    __slots__ = ("_address", "_commands_hold", "_held", "_memory")
+    __slots__ = ("_address", "_commands_hold", "_held", "_memory", "_pile")
 
-    def __init__(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot]) -> None:
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slots: list[Slot], crew: Crew
+    ) -> None:
         super().__init__(path, array, host, [])
         self._address: int = array._storage.block.address + array._offset
         self._memory = bytes_of(host)
@@ -32,6 +37,28 @@ class HeldCopy(ShortCopy):
         for slot in slots:
             slot.share()
         self._commands_hold = True
+        self._pile: Pile = Pile(crew, self._copy_by_helper)
+
+    def _copy_by_helper(self, piece: Piece) -> bool:
+        """Copy in a helper's thread. Returns false if the task is to do it."""
+        raise NotImplementedError
+
+    def _has_come(self, ticket: int) -> bool:
+        """Wait in a helper's thread for what is to be copied from a slot.
+
+        Returns false if the task has to see to it: after a failure, a loss or a long time.
+        """
+        path, words, until = self._path, self._path.words, 0.0
+        try:
+            while words[path.counter] < ticket:
+                now = time.perf_counter()
+                until = until or now + SPIN_SECONDS
+                if self._pile.closed or now > until:
+                    return False
+                give_way()
+            return self._is_sound()
+        except ValueError:  # the page is closed: the generation is over
+            return False
 
     def _stop_looking(self) -> None:
         if self._looks:

@@ -37,7 +37,7 @@ from .._wire.records.memory import BOX, COPY
 from .copy_plan import TO_DEVICE, TO_HOST
 from .crew import Crew
 from .held_copies import HeldCopy
-from .pile import SPIN_SECONDS, Piece, Pile, give_way
+from .pile import Piece, give_way
 from .short_copies import SHORT_PIECE, CopyPath
 from .staging import LARGE_SLOT, LARGE_SLOTS, MEDIUM_SLOT, Slot
 
@@ -174,7 +174,6 @@ class LongCopy(HeldCopy):
         "_moved",
         "_piece",
         "_pieces",
-        "_pile",
         "_private",
         "_rows",
         "_shared",
@@ -194,7 +193,7 @@ class LongCopy(HeldCopy):
         crew: Crew,
         helpers: int,
     ) -> None:
-        super().__init__(path, array, host, slots)
+        super().__init__(path, array, host, slots, crew)
         self._block = block
         """The private block."""
         self._private = _Private(block)
@@ -210,7 +209,6 @@ class LongCopy(HeldCopy):
         self._helpers = helpers
         """Those that it has not called yet."""
         self._shared = helpers > 0
-        self._pile: Pile = Pile(crew, self._copy_by_helper)
         self._moved = False
         """True once the copy between the private block and the array was sent."""
         self._allowed = 0
@@ -239,10 +237,6 @@ class LongCopy(HeldCopy):
 
     def _copy(self, piece: Piece) -> None:
         """Copy a piece in the task. Without helpers it keeps the interpreter's lock, which others may not give back."""
-        raise NotImplementedError
-
-    def _copy_by_helper(self, piece: Piece) -> bool:
-        """Copy in a helper's thread. Returns false if the task is to do it."""
         raise NotImplementedError
 
     def _call_helpers(self, *, complete: bool) -> None:
@@ -483,20 +477,7 @@ class LongOut(LongCopy):
         store(self._bytes_of(piece.number))
 
     def _copy_by_helper(self, piece: Piece) -> bool:
-        """Copy as soon as the GPU has. After a failure, or a long time, the task has to see to it.
-
-        When a worker is gone its counters are frozen, and then raised for those who wait for them: no slot has its
-        bytes because of that.
-        """
-        path, words = self._path, self._path.words
-        until = 0.0
-        while words[path.counter] < piece.ticket:
-            now = time.perf_counter()
-            until = until or now + SPIN_SECONDS
-            if self._pile.closed or now > until:
-                return False
-            give_way()
-        if not self._is_sound():
+        if not self._has_come(piece.ticket):
             return False
         piece.slot.store_freely(self._bytes_of(piece.number))
         return True

@@ -497,6 +497,8 @@ class ShortCopy:
         for those who wait for them: no slot has its bytes because of that.
         """
         path, until = self._path, 0.0
+        if path.settler.over:  # and the page may be closed
+            return False
         words, ticket = path.words, self._ticket + count - self._begun
         while words[path.counter] < ticket:
             now = time.perf_counter()

@@ -22,7 +22,7 @@ import trio
 from .crew import Crew
 from .held_copies import HeldCopy
 from .memory import tear
-from .pile import SPIN_SECONDS, Piece, Pile, give_way
+from .pile import SPIN_SECONDS, Piece, give_way
 from .short_copies import SHORT_PIECE, CopyPath, pieces_of
 from .staging import Slot
 
@@ -63,7 +63,7 @@ def is_alone(path: CopyPath) -> bool:
 class StretchCopy(HeldCopy):
     """Such a copy under way."""
 
-    __slots__ = ("_pieces", "_pile", "_share", "_slot")
+    __slots__ = ("_pieces", "_share", "_slot")
 
     def __init__(
         self,
@@ -75,13 +75,12 @@ class StretchCopy(HeldCopy):
         share: int,
         crew: Crew,
     ) -> None:
-        super().__init__(path, array, host, [slot])
+        super().__init__(path, array, host, [slot], crew)
         self._slot = slot
         self._pieces = pieces
         """The begin and the size of each of the task's pieces."""
         self._share = share
         """The bytes of the helper's piece, which is behind them."""
-        self._pile: Pile = Pile(crew, self._copy_by_helper)
         self._count = len(pieces) + 1
 
     @trio.lowlevel.enable_ki_protection
@@ -131,11 +130,7 @@ class StretchCopy(HeldCopy):
         if self._path.incoming:
             piece.slot.load_freely(memory)
             return True
-        while self._path.words[self._path.counter] < piece.ticket:
-            if self._pile.closed:
-                return False
-            give_way()
-        if not self._is_sound():
+        if not self._has_come(piece.ticket):
             return False
         piece.slot.store_freely(memory)
         return True
@@ -182,6 +177,8 @@ class StretchCopy(HeldCopy):
         if not self._has_run(self._begun):
             await self._until(self._begun)
         await self._until_helped()
+        if self._error is not None:  # behind a loss the helper has one as well
+            raise self._error
         if not (self._pile.done and self._pile.heard()[1]):
             begin = self._host.nbytes - share
             slot.part(begin, share).store_freely(self._bytes_at(begin, share))

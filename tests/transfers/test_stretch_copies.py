@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import random
 import threading
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 import trio
 
-from atomr_trio import CommandFailed, ContextLost, DeviceClosed
+from atomr_trio import CommandFailed, ContextLost, DeviceClosed, RestartPolicy, StaleArray
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, pile, stretch_copies
 from atomr_trio._transfers.pile import Pile
-from atomr_trio._transfers.short_copies import SHORT_BYTES
+from atomr_trio._transfers.short_copies import SHORT_BYTES, ShortCopy
 from atomr_trio._transfers.staging import LARGE_SLOTS
 from atomr_trio._transfers.stretch_copies import STRETCH_BYTES, StretchCopy
 from atomr_trio._transfers.transfers import Transfers
-from support import set_constant
+from support import open_test_device, set_constant
 from support.long_copies import (
     LANES,
     Memcpys,
@@ -334,3 +338,116 @@ async def test_what_a_helper_has_left_to_the_task_is_copied_by_it(monkeypatch):
         await array.copy_to(out)
         assert (out == 7).all()
         assert is_clean(dev)
+
+
+@pytest.mark.parametrize("size", [SHORT_BYTES, SIZE])
+async def test_what_had_come_to_its_end_before_a_loss_is_taken_though_the_page_is_closed(size, monkeypatch):
+    """The task had no turn until then."""
+    async with scenario() as dev:
+        array, until_ended, seen = await prepared(dev), ShortCopy._until, []
+
+        async def until_closed(copy: ShortCopy, count: int) -> None:
+            await until_ended(copy, count)
+            if seen:
+                return
+            seen.append(count)
+            settler, words = copy._path.settler, copy._path.words
+
+            def all_ended() -> bool:
+                settler.settle_finished()
+                return copy._ended == copy._begun
+
+            await until(all_ended)
+            kill_worker(dev)
+            await next_generation(dev, after=1)
+            await until(lambda: is_released(words))
+
+        monkeypatch.setattr(ShortCopy, "_until", until_closed)
+        out = np.zeros(size, np.uint8)
+        await array[:size].copy_to(out)
+        assert seen
+        assert (out == 7).all()
+        assert is_clean(dev)
+
+
+def test_a_helper_leaves_its_piece_to_the_task_when_the_page_is_closed():
+    copy: Any = StretchCopy.__new__(StretchCopy)
+    words = memoryview(bytearray(64)).cast("Q")
+    words.release()
+    copy._path = SimpleNamespace(words=words, counter=1, failures=2)
+    assert not copy._has_come(7)
+
+
+def is_released(words: memoryview) -> bool:
+    try:
+        return words.nbytes < 0
+    except ValueError:
+        return True
+
+
+class Random:
+    """Copies of parts of an array, many of which are cancelled or lose their worker, and what the array holds."""
+
+    def __init__(self, dev: Any, seed: int) -> None:
+        self.dev = dev
+        self.kills = 0
+        self._random = random.Random(seed)
+        self._first = numbers(SIZE, np.uint8, seed=seed)
+
+    async def play(self, kills: int) -> None:
+        """Copy until so many workers were killed. What a copy to the host has returned is always right."""
+        array = await self.dev.to_device(self._first)
+        expected = self._first.copy()
+        while self.kills < kills:
+            size = self._random.randint(SHORT_BYTES + 1, SIZE)
+            begin = self._random.randint(0, SIZE - size)
+            there, here = array[begin : begin + size], slice(begin, begin + size)
+            incoming = self._random.random() < 0.5
+            host = np.roll(self._first, self.kills + begin)[:size] + np.uint8(1) if incoming else np.zeros(size, "u1")
+            done = await self._copy(there.copy_from if incoming else there.copy_to, host)
+            written = expected.copy()
+            if incoming:
+                written[here] = host
+            elif done:
+                assert same(host, expected[here])
+            got = await self._bytes_of(array, expected)
+            assert same(got, written) or (not done and same(got, expected))
+            expected = got
+
+    async def _copy(self, verb: Any, host: Any) -> bool:
+        done = False
+        async with trio.open_nursery() as nursery:
+            scope = trio.CancelScope()
+            nursery.start_soon(self._disturb, scope)
+            with scope, contextlib.suppress(ContextLost):
+                await verb(host)
+                done = True
+        return done
+
+    async def _disturb(self, scope: trio.CancelScope) -> None:
+        kills, leaves = self._random.random() < 0.5, self._random.random() < 0.2
+        await trio.sleep(self._random.random() * 4e-3)
+        if kills:
+            self.kills += 1
+            kill_worker(self.dev)
+        if leaves:
+            scope.cancel()
+
+    async def _bytes_of(self, array: Any, expected: Any) -> Any:
+        while True:
+            try:
+                if array.state == "torn":
+                    await array.copy_from(expected)
+                return await array.to_host()
+            except (ContextLost, StaleArray):  # the worker's end was noticed meanwhile
+                await trio.sleep(0.005)
+
+
+@pytest.mark.parametrize("kills", [5, pytest.param(300, marks=pytest.mark.soak)])
+async def test_workers_that_are_killed_at_any_time_cost_no_byte(kills):
+    with trio.fail_after(30 + kills):
+        async with open_test_device(standby=1, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+            with_helpers(dev, 1)
+            await (await dev.to_device(np.zeros(10, np.uint8))).to_host()
+            await Random(dev, kills).play(kills)
+            await until(lambda: is_clean(dev))
