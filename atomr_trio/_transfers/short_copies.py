@@ -493,8 +493,7 @@ class ShortCopy:
     def _has_run(self, count: int) -> bool:
         """Return whether so many commands have run without an error, so that the task may copy from their slots.
 
-        A task that polls waits for that for a moment. When a worker is gone its counters are frozen, and then raised
-        for those who wait for them: no slot has its bytes because of that.
+        A task that polls waits for that for a moment.
         """
         path, until = self._path, 0.0
         if path.settler.over:  # and the page may be closed
@@ -508,7 +507,11 @@ class ShortCopy:
         return self._is_sound()
 
     def _is_sound(self) -> bool:
-        """Return whether no command of the lane has failed, and the worker is there; may be called in any thread."""
+        """Return whether no command of the lane has failed, and the worker is there; may be called in any thread.
+
+        When a worker is gone its counters are frozen, and then raised for those who wait for them: no slot has its
+        bytes because of that.
+        """
         path = self._path
         return path.words[path.failures] == self._failures and path.generation.page.frozen is None
 

@@ -14,12 +14,13 @@ import trio
 import atomr_trio
 from atomr_trio import ContextLost
 from atomr_trio._device.device import core_of
+from atomr_trio._transfers import held_copies
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import Slot
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 
-from . import open_test_device
+from . import open_test_device, set_constant
 from .rogue import gated, until
 from .strategies import numbers, same
 
@@ -111,6 +112,8 @@ class Memcpys:
         self.helper_waits = False
         self.error: BaseException | None = None
         self._main = threading.current_thread()
+        # A helper waits for the GPU as long as it takes.
+        set_constant(monkeypatch, held_copies, "SPIN_SECONDS", 20.0)
         copy = getattr(Slot, NAMES[direction])
         monkeypatch.setattr(Slot, NAMES[direction], lambda slot, memory: self._copy(copy, slot, memory))
 

@@ -15,7 +15,7 @@ import trio
 
 from atomr_trio import CommandFailed, ContextLost, DeviceClosed
 from atomr_trio._device.device import core_of
-from atomr_trio._transfers import crew as crews, held_copies, long_copies, pile
+from atomr_trio._transfers import crew as crews, long_copies, pile
 from atomr_trio._transfers.copy_plan import TO_DEVICE, TO_HOST
 from atomr_trio._transfers.crew import Crew
 from atomr_trio._transfers.long_copies import LONG_ALONE_BYTES, LONG_BYTES, helpers_for
@@ -51,7 +51,6 @@ def direction(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def memcpys(monkeypatch: pytest.MonkeyPatch, direction: str) -> Memcpys:
-    set_constant(monkeypatch, held_copies, "SPIN_SECONDS", 20.0)  # a helper waits for the GPU as long as it takes
     return Memcpys(monkeypatch, direction)
 
 
