@@ -407,6 +407,18 @@ class DeviceArray(metaclass=NoPublicConstructor):
                 lengths = (length,) if len(shape) == 1 else (length, *shape[1:])
                 plain = _plain_of(lengths, strides, dtype) if self._plain is None else dtype
                 return view_of(self._storage, self._offset + start * strides[0], lengths, strides, dtype, plain)
+            # As `indexed` does for all kinds of parts, in more than twice the time.
+            length = (stop - start + step + (-1 if step > 0 else 1)) // step
+            if length <= 0:
+                start, length, step = 0, 0, 1
+            first = strides[0]
+            lengths, steps = (length,), (step * first,)
+            if len(shape) == 1:
+                plain = dtype if length <= 1 or steps[0] == dtype.itemsize else None
+            else:
+                lengths, steps = (*lengths, *shape[1:]), (*steps, *strides[1:])
+                plain = _plain_of(lengths, steps, dtype)
+            return view_of(self._storage, self._offset + start * first, lengths, steps, dtype, plain)
         elif type(index) is int and shape and -shape[0] <= index < shape[0]:
             offset = self._offset + (index + shape[0] if index < 0 else index) * strides[0]
             lengths, steps = shape[1:], strides[1:]
