@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar, final
 
 import attrs
 import numpy as np
@@ -50,6 +50,8 @@ class Marked:
     """The kernel's access to it; None for what is known of the kernel."""
     strided: bool
     """True if the kernel knows that the array is not C-contiguous."""
+    _plain: ClassVar[None] = None
+    """What a launch looks at in each argument: an array without a mark has its dtype there."""
 
     def __init__(self, array: DeviceArray | ArrayForm | Marked, role: Role | None, *, strided: bool = False) -> None:
         inner = array if isinstance(array, Marked) else None
