@@ -398,6 +398,8 @@ class DeviceArray(metaclass=NoPublicConstructor):
         Raises `IndexError` where numpy would, and `InvalidArgument` for index arrays and masks, which need a kernel.
         """
         shape, strides, dtype = self.shape, self.strides, self.dtype
+        lengths: tuple[int, ...]
+        steps: tuple[int, ...]
         if type(index) is slice and shape:  # the most common index
             start, stop, step = index.indices(shape[0])
             if step == 1:
@@ -412,11 +414,12 @@ class DeviceArray(metaclass=NoPublicConstructor):
             if length <= 0:
                 start, length, step = 0, 0, 1
             first = strides[0]
-            lengths, steps = (length,), (step * first,)
+            stride = step * first
             if len(shape) == 1:
-                plain = dtype if length <= 1 or steps[0] == dtype.itemsize else None
+                lengths, steps = (length,), (stride,)
+                plain = dtype if length <= 1 or stride == dtype.itemsize else None
             else:
-                lengths, steps = (*lengths, *shape[1:]), (*steps, *strides[1:])
+                lengths, steps = (length, *shape[1:]), (stride, *strides[1:])
                 plain = _plain_of(lengths, steps, dtype)
             return view_of(self._storage, self._offset + start * first, lengths, steps, dtype, plain)
         elif type(index) is int and shape and -shape[0] <= index < shape[0]:
