@@ -147,6 +147,37 @@ async def test_a_short_launch_notes_what_it_reads_and_what_it_writes(dev, marks)
     assert (await y.to_host()).tolist() == ([0] * N if marks == "views" else NUMBERS.tolist())
 
 
+async def test_what_is_no_array_is_refused_or_taken_as_ever_before_and_behind_arrays(dev, monkeypatch):
+    """The short way looks at the attributes of what it is given, and asks for its type only where they differ."""
+
+    class Rude:
+        @property
+        def _plain(self) -> object:
+            raise RuntimeError("not to be looked at")
+
+    class AlmostAnArray:
+        _plain = np.dtype(np.float32)
+
+    copy = await compiled(dev, "copy")
+    x, y = await dev.to_device(NUMBERS), dev.zeros(N, np.int32)
+    floats, apart = dev.zeros(N, np.float32), dev.zeros(2 * N, np.int32)[::2]
+    await copy.launch(1, N, x, y)
+    published = Published(dev, monkeypatch)
+    for first in (x, x.address, read_only(x), x):
+        async with dev.batch() as batch:
+            batch.fill(y, 0)
+            for _ in range(2):
+                batch.launch(copy, 1, N, first, y)
+                for wrong in (Rude(), AlmostAnArray(), NUMBERS, None, "x", 1.5, floats, apart):
+                    with pytest.raises(InvalidArgument):
+                        batch.launch(copy, 1, N, wrong, y)
+                for arguments in ((), (x,), (x, y, y)):
+                    with pytest.raises(InvalidArgument):
+                        batch.launch(copy, 1, N, *arguments)
+        assert (await y.to_host()).tolist() == NUMBERS.tolist()
+    assert published.count == 1  # the first one of a batch
+
+
 async def test_a_number_is_looked_at_whichever_was_given_before(dev):
     """Large numbers, which are objects of their own, and those that a parameter does not take."""
     mix = await compiled(dev, "mix")
