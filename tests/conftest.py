@@ -22,6 +22,7 @@ import support
 from atomr_trio._generation import process
 from atomr_trio._supervision.mailbox import Request
 from atomr_trio._supervision.states import RequestState, check_change
+from atomr_trio._transfers import reading
 from support import halves, template
 
 if TYPE_CHECKING:
@@ -159,6 +160,12 @@ def backend() -> str:
 def open_test_device() -> Callable[..., AbstractAsyncContextManager[Device]]:
     """`open_device` with the backend filled in, for a test that needs options or several devices."""
     return support.open_test_device
+
+
+@pytest.fixture
+def nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Copies go the ways that they go where workers cannot read the memory of this process."""
+    monkeypatch.setattr(reading, "is_of_numpy", lambda _: False)
 
 
 @pytest.fixture

@@ -326,6 +326,7 @@ def describe_device(report: Report, info: DeviceInfo) -> None:
     )
     report.line("compute mode", info.compute_mode)
     report.line("worker's loop", "native" if info.python_loop is None else f"Python: {info.python_loop}")
+    report.line("host's arrays", "read by the worker" if info.no_reading is None else f"copied: {info.no_reading}")
     if not info.durable:
         report.advise("not durable", name=info.name)
     if info.compute_mode == "exclusive-process":

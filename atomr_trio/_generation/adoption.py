@@ -12,6 +12,7 @@ from .._supervision.realtime import Patience
 from .._values.errors import AtomrInternalError, DeviceFailed
 from .._wire import channel
 from .._wire.channel import SharedMemory
+from .._wire.host_reading import beacon
 from .._wire.limits import reason_of
 from .._wire.records import context as context_records
 from .chunks import Chunks
@@ -99,6 +100,7 @@ class Adoption:
             "durable": True,
             "ring": ring is not None,
             "spin_seconds": self._spin,
+            "beacon": beacon().described(),
             "chunks": [(chunk.address, chunk.size) for chunk in chunks],
         }
         if self._chunks.peers is not None:

@@ -96,7 +96,7 @@ class Settler:
         """True once everything was settled as lost."""
         self._activity = trio.Event()
         self._idle = trio.Event()
-        self._alone: dict[int, tuple[Callable[[LaunchOwner], bool], Callable[[], None]]] = {}
+        self._alone: dict[int, tuple[Callable[[LaunchOwner, int], bool], Callable[[], None]]] = {}
         self._why_torn: dict[tuple[str, Role], str] = {}
         """The texts about blocks that the loss has torn, by the operation that was writing them, and its access."""
 
@@ -166,16 +166,16 @@ class Settler:
         finally:
             self.end_looking()
 
-    def end_looking(self, looker: LaunchOwner | None = None, lane: int = LANE_COMPUTE) -> None:
+    def end_looking(self, looker: LaunchOwner | None = None, lane: int = LANE_COMPUTE, count: int = 1) -> None:
         """Settle what has ended, and leave unfinished commands to the settler again.
 
-        A `looker` whose command of this lane went the short way is settled faster if nothing else has ended there.
+        A `looker` whose `count` commands of this lane went the short way is settled faster if nothing else is there.
         """
         if looker is not None:
             ended, end = self.alone(lane)
-            if ended(looker):
+            if ended(looker, count):
                 end()
-                looker.launches_finished(1)
+                looker.launches_finished(count)
                 return
         self._looked_for = False
         if self.settle_finished():
@@ -184,36 +184,36 @@ class Settler:
             self.patience = max(SPIN_SECONDS / 16, self.patience / 2)
         self._leave()
 
-    def alone(self, lane: int) -> tuple[Callable[[LaunchOwner], bool], Callable[[], None]]:
+    def alone(self, lane: int) -> tuple[Callable[[LaunchOwner, int], bool], Callable[[], None]]:
         """Return two functions of a lane, for the most usual case.
 
-        The first tells whether the lane's only launch is one of this owner and has run without an error. The second
-        then does what `end_looking` does, but for the launch itself, which the caller settles.
+        The first tells whether the lane's only launches are so many of this owner and have run without an error. The
+        second then does what `end_looking` does, but for the launches themselves, which the caller settles.
         """
         found = self._alone.get(lane)
         if found is None:
             found = self._alone[lane] = self._of_lane(self._timeline.book(lane))
         return found
 
-    def _of_lane(self, book: LaneBook) -> tuple[Callable[[LaunchOwner], bool], Callable[[], None]]:
+    def _of_lane(self, book: LaneBook) -> tuple[Callable[[LaunchOwner, int], bool], Callable[[], None]]:
         # They stand at the end of each awaited call, where nothing is in the processor's caches: so no frames.
         page, inbox, admission, spoiled = self._page, self._inbox, self._admission, self.spoiled
         words, launches = page.words, book.launches
         counter, failures = counter_word(book.index), failures_word(book.index)
 
-        def ended(looker: LaunchOwner) -> bool:
+        def ended(looker: LaunchOwner, count: int) -> bool:
             return (  # the ticket first: the worker counts a failure before it signs
-                len(launches) == 1
+                len(launches) == count > 0
                 and launches[0][1] is looker
                 and not book.in_flight
-                and words[counter] >= launches[0][0]
+                and words[counter] >= launches[-1][0]
                 and words[failures] == book.failures
                 and not (inbox.failures or spoiled or page.frozen)
             )
 
         def end() -> None:
             self._looked_for = False
-            launches.popleft()
+            launches.clear()
             neighbours = self.neighbours
             if self._sleeping or admission.waiters or (neighbours is not None and neighbours.watched):
                 self._tell_progress()

@@ -25,7 +25,8 @@ from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
-from .short_ways import ShortCopies
+from .reading import NotRead
+from .short_ways import ShortCopies, ShortWay
 from .staging import Slot
 from .transfers import Transfers, transfers_of
 
@@ -172,7 +173,16 @@ class HostCopies:
         if self._device.ended is not None or array._storage.block.freed:
             check_usable(self._device, array)
         copy = self._short.begin(array, host, TO_DEVICE)
-        return self._generally(array, host, TO_DEVICE, _Incoming) if copy is None else copy.run()
+        if copy is None:
+            return self._generally(array, host, TO_DEVICE, _Incoming)
+        return self._reading(copy, array, host) if copy.reads else copy.run()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _reading(self, copy: ShortWay, array: DeviceArray, host: npt.NDArray[Any]) -> None:
+        try:
+            await copy.run()
+        except NotRead:
+            await self._generally(array, host, TO_DEVICE, _Incoming)
 
     @trio.lowlevel.enable_ki_protection
     def copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> Coroutine[Any, Any, None]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -39,11 +39,21 @@ from .._wire.protocol import (
     failures_word,
 )
 from .._wire.ready import WORD, new_identity, ready_head, with_holes
-from .._wire.records.memory import BOX, COPY, COPY_ENDS, COPY_WORDS, MEMORY, PLACES_OF_A_BOX, PLACES_OF_PINNED
+from .._wire.records.memory import (
+    BOX,
+    COPY,
+    COPY_ENDS,
+    COPY_IN_READ,
+    COPY_WORDS,
+    MEMORY,
+    PLACES_OF_A_BOX,
+    PLACES_OF_PINNED,
+)
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT, record_struct
 from .copy_plan import BYTES, TO_DEVICE, Way, _Plan, is_rectangle
 from .memory import tear
 from .pinned import PinnedArea
+from .sleeper import Sleeper
 from .staging import MEDIUM_SLOT, Slot
 
 if TYPE_CHECKING:
@@ -82,6 +92,7 @@ _MOST_FORMS = 256
 
 _MOVE = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
 """A run of bytes, without its addresses and its length."""
+_PLACES_OF_A_READ = tuple(range(0, COPY_IN_READ.struct.size, WORD.size))
 _READY = ChunkState.READY
 
 _COUNTERS = tuple(map(counter_word, range(MAX_LANES)))
@@ -156,6 +167,12 @@ class CopyPath:
         self.move: Form = Form(way.lane, COPY, _MOVE, COPY_WORDS)
         """The form of the copies of a run of bytes on the device. Its words are the destination, the source, the size.
         """
+        self.read: Form = Form(way.lane, COPY_IN_READ, bytes(COPY_IN_READ.struct.size), _PLACES_OF_A_READ)
+        """The form of the copies of which the worker reads the bytes. Its words are the device address, the place on
+        the host, the size, and the address in this process."""
+        info = generation.info
+        self.reads: bool = self.incoming and info is not None and info.no_reading is None
+        """True if the worker reads arrays of this process."""
         self.long: bool = False
         """True while a copy of ``long_copies.py`` is under way. There is one at a time: its slots are to stay in the
         cache."""
@@ -173,10 +190,10 @@ class CopyPath:
         self._form_of: dict[Box, Form] = {}
         """Those of the boxes that were copied, which may differ in their places alone."""
         self.send: Send = _sending(self, self._run)
-        self.ended: Callable[[LaunchOwner], bool]
-        """Tells whether this owner's command is the only one of the lane, and has run without an error."""
+        self.ended: Callable[[LaunchOwner, int], bool]
+        """Tells whether so many commands of this owner are the only ones of the lane, and have run without an error."""
         self.end: Callable[[], None]
-        """Ends polling after `ended` was true; the caller settles the command."""
+        """Ends polling after `ended` was true; the caller settles the commands."""
         self.ended, self.end = generation.settler.alone(way.lane)
         self._sender.short_ways.add(self)
 
@@ -368,13 +385,15 @@ def _sending(path: CopyPath, run: Form) -> Send:
     return send
 
 
-class ShortCopy:
+class ShortCopy(Sleeper):
     """A copy of several commands under way, and their owner. Its caller's task does all but noting their end."""
+
+    reads: ClassVar[bool] = False
+    """True if the worker reads a part of the host's array; see ``read_copies.py``."""
 
     __slots__ = (
         "_array",
         "_begun",
-        "_bell",
         "_count",
         "_ended",
         "_error",
@@ -395,6 +414,7 @@ class ShortCopy:
         host: npt.NDArray[Any],
         slots: list[Slot],
     ) -> None:
+        super().__init__()
         self._path = path
         self._array = array
         self._host = host
@@ -416,7 +436,6 @@ class ShortCopy:
         """True if the caller has left."""
         self._looks = False
         """True while this task polls for all ends."""
-        self._bell: trio.Event | None = None
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -460,7 +479,7 @@ class ShortCopy:
         begin = number * SHORT_PIECE
         slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
 
-    def _send(self, words: tuple[int, int, int], form: Form | None = None) -> None:
+    def _send(self, words: tuple[int, ...], form: Form | None = None) -> None:
         path, array = self._path, self._array
         self._begun = begun = self._begun + 1
         shares = begun != self._count and path.incoming and begun % SIGN_EVERY != 0
@@ -483,7 +502,7 @@ class ShortCopy:
             if more and settler.settle_finished():
                 continue
             self._looks = False  # there is nothing more to wait for, or it takes long
-            settler.end_looking(self, path.way.lane)
+            settler.end_looking(self, path.way.lane, self._begun - self._ended)
         if self._looks and self._ended == self._begun:  # all were settled together, by this task or by another one
             self._looks = False
             settler.end_looking()
@@ -520,7 +539,7 @@ class ShortCopy:
         if self._ended < self._begun and self._has_run(self._begun):
             if self._looks:
                 self._looks = False
-                self._path.settler.end_looking(self, self._path.way.lane)
+                self._path.settler.end_looking(self, self._path.way.lane, self._begun - self._ended)
             else:
                 self._path.settler.settle_finished()
         await self._until(self._begun)
@@ -546,8 +565,7 @@ class ShortCopy:
         mailbox.count_finished(count - failed, "abandoned" if left else "ok")
         if left or self._path.incoming:
             self._release_ended()
-        if self._bell is not None:
-            self._wake()
+        self._wake()
 
     def _release_ended(self) -> None:
         slots, unfinished = self._slots, self._begun - self._ended
@@ -568,15 +586,6 @@ class ShortCopy:
         while self._slots:
             self._slots.pop(0).release()
         self._wake()
-
-    async def _sleep(self) -> None:
-        self._bell = trio.Event()
-        await self._bell.wait()
-
-    def _wake(self) -> None:
-        if self._bell is not None:
-            self._bell.set()
-            self._bell = None
 
 
 class ShortBoxCopy(ShortCopy):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy.typing as npt
 
@@ -10,6 +10,8 @@ from .._arrays.arrays import Storage
 from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way, rows_of
 from .long_copies import begin_long
+from .read_copies import begin_read
+from .reading import READ_LEAST, is_ready_to_read, may_read
 from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, Form, ShortBoxCopy, ShortCopy
 from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
@@ -18,6 +20,10 @@ from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
+
+
+ShortWay: TypeAlias = SingleCopy | ShortCopy
+"""A copy that goes one of the short ways."""
 
 
 class ShortCopies(DevicePart):
@@ -30,7 +36,7 @@ class ShortCopies(DevicePart):
         self._pinned = transfers.pinned
         self._staging = transfers.staging
 
-    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> SingleCopy | ShortCopy | None:
+    def begin(self, array: DeviceArray, host: npt.NDArray[Any], way: Way) -> ShortWay | None:
         """Return a copy between two checked arrays, to be run without a checkpoint before; None for the general way.
 
         The short way is allowed only if it would be the actor's next request.
@@ -53,6 +59,10 @@ class ShortCopies(DevicePart):
             return SingleCopy(path, array, host, None, found)
         if size <= SHORT_PIECE:
             return self._begin_single(path, array, host)
+        if path.reads:
+            read = begin_read(path, self._staging, array, host)
+            if read is not None:
+                return read
         if size > SHORT_BYTES:
             copy = begin_stretch(path, self._transfers, array, host) if size <= STRETCH_BYTES else None
             return copy or begin_long(path, self._transfers, array, host)
@@ -72,9 +82,19 @@ class ShortCopies(DevicePart):
         if size > SMALL_SLOT:
             path.note_ended()
         slot = self._staging.take(size)
-        return None if slot is None else SingleCopy(path, array, host, slot, None, form)
+        if slot is None:
+            return None
+        # Alone, the task would wait for what the worker reads.
+        reads = (
+            size >= READ_LEAST
+            and form is None
+            and bool(path.book.launches)
+            and may_read(path, host)
+            and is_ready_to_read(path)
+        )
+        return SingleCopy(path, array, host, slot, None, form, reads=reads)
 
-    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> SingleCopy | ShortCopy | None:
+    def _begin_boxes(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any]) -> ShortWay | None:
         size, flags = host.nbytes, host.flags
         if flags.c_contiguous and (flags.owndata or self._pinned.find_packed(host) is None):
             rows = rows_of(array.shape, array.strides, array.itemsize)

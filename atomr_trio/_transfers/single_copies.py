@@ -14,7 +14,9 @@ import trio
 
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
+from .reading import LEAVING_SECONDS, raise_if_not_read, tear_unread
 from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, PACED_BYTES, CopyPath, Form
+from .sleeper import Sleeper
 from .staging import Slot
 
 if TYPE_CHECKING:
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
     from .pinned import PinnedArea
 
 
-class SingleCopy:
+class SingleCopy(Sleeper):
     """A copy under way, and the owner of its command. Its caller's task does everything."""
 
-    __slots__ = ("_array", "_bell", "_done", "_error", "_form", "_host", "_left", "_path", "_pinned", "_slot")
+    __slots__ = ("_array", "_done", "_error", "_form", "_host", "_left", "_path", "_pinned", "_slot", "reads")
 
     def __init__(
         self,
@@ -35,11 +37,15 @@ class SingleCopy:
         slot: Slot | None,
         pinned: tuple[PinnedArea, int] | None = None,
         form: Form | None = None,
+        *,
+        reads: bool = False,
     ) -> None:
         """`pinned` is the place of pinned memory; other memory is copied through the slot.
 
-        `form` is that of an array which is not one run of bytes; see `CopyPath.form_of`.
+        `form` is that of an array which is not one run of bytes; see `CopyPath.form_of`. The worker `reads` the bytes,
+        or the task copies them.
         """
+        super().__init__()
         self._path = path
         self._array = array
         self._host = host
@@ -47,9 +53,10 @@ class SingleCopy:
         """The slot, until it was released."""
         self._pinned = pinned
         self._form = form
+        self.reads: bool = reads
+        """True if the worker reads the host's array; see ``read_copies.py``."""
         self._done = self._left = False
         self._error: DeviceError | None = None
-        self._bell: trio.Event | None = None
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -61,7 +68,10 @@ class SingleCopy:
             looks = settler.begin_looking()
             block, size, lasts, begun, due = array._storage.block, host.nbytes, 0.0, 0.0, 0.0
             address, kept = block.address + array._offset, (array, host)
-            if slot is not None:
+            if self.reads and slot is not None:
+                words = address, slot.place, size, host.__array_interface__["data"][0]
+                ticket = path.send(block, words, self, kept, False, path.read)
+            elif slot is not None:
                 if path.incoming:
                     slot.load(host)
                 if self._form is None:
@@ -83,7 +93,7 @@ class SingleCopy:
                 looks = False
                 if begun:
                     path.pace = (time.perf_counter() - begun) / size
-                if path.ended(self):
+                if path.ended(self, 1):
                     path.end()
                     self.launches_finished(1)
                 else:
@@ -91,20 +101,30 @@ class SingleCopy:
             else:
                 settler.wake()
             if not self._done:
-                self._bell = trio.Event()
-                await self._bell.wait()
+                await self._sleep()
             if self._error is not None:
                 raise self._error
             if self._slot is not None:  # after a copy to the host
                 self._slot.store(host)
                 self._release()
-        except BaseException:
+        except BaseException as error:
             self._left = True
             if self._done or not sent:
                 self._release()
             if looks:
                 settler.end_looking()
+            if self.reads:
+                if sent and not self._done:
+                    await self._until_read()
+                raise_if_not_read(path, error)
             raise
+
+    async def _until_read(self) -> None:
+        """Wait until the worker does not read the host's array any more."""
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING_SECONDS):
+            await self._sleep()
+        if not self._done:
+            tear_unread(self._array)
 
     def launches_finished(self, count: int) -> None:
         """Note the end of the command, and wake the task. A copy to the host keeps its slot for the task."""
@@ -113,8 +133,7 @@ class SingleCopy:
         path.mailbox.count_finished(1, "abandoned" if left else "ok" if self._error is None else "failed")
         if left or path.incoming:
             self._release()
-        if self._bell is not None:
-            self._bell.set()
+        self._wake()
 
     def launch_failed(self, launch: Launch, error: DeviceError) -> None:
         """Keep the error of the command if it failed alone; `launches_finished` follows."""
@@ -126,8 +145,7 @@ class SingleCopy:
         self._error = error
         self._path.mailbox.count_finished(1, "abandoned" if self._left else "lost")
         self._release()
-        if self._bell is not None:
-            self._bell.set()
+        self._wake()
 
     def _release(self) -> None:
         slot, self._slot = self._slot, None

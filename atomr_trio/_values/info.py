@@ -51,6 +51,9 @@ class DeviceInfo:
     """True if arrays survive a lost context, because memory can be held by a descriptor."""
     python_loop: str | None
     """The reason why the worker's loop is the one of Python; None if it is the native one, which is faster."""
+    no_reading: str | None
+    """The reason why the worker does not read the host's arrays itself; None if it does, which makes larger copies to
+    the device faster."""
     peers: tuple[int, ...]
     """The index of each other device whose memory this one can access directly, as ``cuDeviceCanAccessPeer`` says."""
 
@@ -80,6 +83,7 @@ class DeviceInfo:
             highest_priority=facts["highest_priority"],
             durable=facts["durable"],
             python_loop=facts["python_loop"],
+            no_reading=facts["no_reading"],
             peers=tuple(facts["peers"]),
         )
 

@@ -32,6 +32,7 @@ from atomr_cuda.constants.driver import CUDA_ERROR_ASSERT, CUDA_ERROR_NOT_READY
 from .._wire import channel
 from .._wire.backends import LIBRARIES_VARIABLE
 from .._wire.channel import SharedMemory, TimelinePage
+from .._wire.host_reading import reason_against
 from .._wire.limits import raise_descriptor_limit, shortage
 from .._wire.protocol import (
     ASLEEP_WORD,
@@ -119,6 +120,7 @@ class Worker:
         self.prints: bool = False
         self.durable: bool = False
         self.staging_address: int = 0
+        self.user_process: int = os.getppid()
         self.moments: dict[str, float] = {}
         """The ends of the steps of its start, on the clock of `time.monotonic`: what `make bench-start` shows."""
         self._printed = False
@@ -304,7 +306,13 @@ class Worker:
         self.moments["self-test"] = time.monotonic()
         self._start_threads()
         free, _ = self._memory.memory_info()
-        facts = {**self._context.facts(), "free_memory": free, "durable": self.durable, "python_loop": python_loop}
+        facts = {
+            **self._context.facts(),
+            "free_memory": free,
+            "durable": self.durable,
+            "python_loop": python_loop,
+            "no_reading": reason_against(self.user_process, *config["beacon"]),
+        }
         self.moments["facts asked"] = time.monotonic()
         self.post({"kind": "ready", **facts, "moments": self.moments})
         return True

@@ -26,7 +26,7 @@ from .._wire.channel import TimelinePage
 from .._wire.protocol import MAX_LANES, RECORDS_READ_WORD, counter_word
 from .._wire.ring import GROUPS, ORDERED_STORES, Ring
 from . import native_code, native_layout
-from .base.lanes import Following, HotCall, Lane, NativeLaunch
+from .base.lanes import Following, HotCall, Lane, NativeLaunch, Target
 from .base.pointers import pointer_to
 from .base.shared_words import (
     CLOCK_GETTIME,
@@ -312,13 +312,16 @@ class NativeLoop:
             then = 0
             for each in reversed(native.then):
                 link = Words(len(LINK_WORDS))
-                link.set((each.function, each.arguments.address, then, each.guard, each.expected))
+                link.set((each.function, each.arguments.address, then, each.guard, each.expected, 0))
                 links.append(link)
                 then = link.address
-            call = Words(len(CALL_WORDS) + len(TARGET_WORDS) * len(native.targets))
-            given = [native.function, native.arguments.address, then, native.guard, native.expected]
-            given += [max(native.entries - 1, 0), len(native.targets)]
-            for target in native.targets:
+            targets = list(native.targets)
+            call = Words(len(CALL_WORDS) + len(TARGET_WORDS) * (len(targets) + 1))
+            if native.returned is not None:
+                targets.append(Target(native.returned, call.address + 8 * LINK_WORDS.index("returns")))
+            given = [native.function, native.arguments.address, then, native.guard, native.expected, 0]
+            given += [max(native.entries - 1, 0), len(targets)]
+            for target in targets:
                 given += [8 * target.word, target.most, target.base, target.address]
             call.set(given)
             self._following[self._table_address + at * 8] = native.then

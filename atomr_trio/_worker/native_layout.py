@@ -38,9 +38,10 @@ ENTRY_WORDS: Final = (
 """The words of an entry of the table: the key; the address of the lane's words; 1 if the launch asks for its ticket at
 once; the address of a library's call, or 0; the arguments of ``cuLaunchKernelEx``; the size of the parameter block. An
 entry without a lane is free."""
-LINK_WORDS: Final = ("function", "arguments", "then", "guard", "expected")
+LINK_WORDS: Final = ("function", "arguments", "then", "guard", "expected", "returns")
 """The words of each function of a library's call: the addresses of the function, of its arguments, and of the same
-words of the function that is called next, or 0; the address of a setting, or 0, and the number that it must be."""
+words of the function that is called next, or 0; the address of a setting, or 0, and the number that it must be; what
+the function returns unless it is refused."""
 CALL_WORDS: Final = (*LINK_WORDS, "entries", "targets")
 """The words of a library's call: those of its first function; the entries of the stream's queue beyond one, and the
 number of the words that follow in groups, as in `TARGET_WORDS`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import trio
 
 import atomr_trio
-from atomr_trio import ContextLost
+from atomr_trio import ContextLost, StaleArray
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import held_copies
 from atomr_trio._transfers.short_ways import ShortCopies
@@ -21,7 +22,7 @@ from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 
 from . import open_test_device, set_constant
-from .rogue import gated, until
+from .rogue import gated, kill_worker, until
 from .strategies import numbers, same
 
 LANES = {"in": LANE_COPY_IN, "out": LANE_COPY_OUT}
@@ -138,3 +139,63 @@ class Memcpys:
             raise self.error
         copy(slot, memory)
         self.helped.set()
+
+
+class RandomCopies:
+    """Copies of parts of an array, many of which are cancelled or lose their worker, and what the array holds."""
+
+    def __init__(self, dev: Any, seed: int, least: int, most: int) -> None:
+        """The copies have between `least` and `most` bytes."""
+        self.dev = dev
+        self.kills = 0
+        self._random = random.Random(seed)
+        self._least, self._most = least, most
+        self._first = numbers(most, np.uint8, seed=seed)
+
+    async def play(self, kills: int) -> None:
+        """Copy until so many workers were killed. What a copy to the host has returned is always right."""
+        array = await self.dev.to_device(self._first)
+        expected = self._first.copy()
+        while self.kills < kills:
+            size = self._random.randint(self._least, self._most)
+            begin = self._random.randint(0, self._most - size)
+            there, here = array[begin : begin + size], slice(begin, begin + size)
+            incoming = self._random.random() < 0.5
+            host = np.roll(self._first, self.kills + begin)[:size] + np.uint8(1) if incoming else np.zeros(size, "u1")
+            done = await self._copy(there.copy_from if incoming else there.copy_to, host)
+            written = expected.copy()
+            if incoming:
+                written[here] = host
+            elif done:
+                assert same(host, expected[here])
+            got = await self._bytes_of(array, expected)
+            assert same(got, written) or (not done and same(got, expected))
+            expected = got
+
+    async def _copy(self, verb: Any, host: Any) -> bool:
+        done = False
+        async with trio.open_nursery() as nursery:
+            scope = trio.CancelScope()
+            nursery.start_soon(self._disturb, scope)
+            with scope, contextlib.suppress(ContextLost):
+                await verb(host)
+                done = True
+        return done
+
+    async def _disturb(self, scope: trio.CancelScope) -> None:
+        kills, leaves = self._random.random() < 0.5, self._random.random() < 0.2
+        await trio.sleep(self._random.random() * 4e-3)
+        if kills:
+            self.kills += 1
+            kill_worker(self.dev)
+        if leaves:
+            scope.cancel()
+
+    async def _bytes_of(self, array: Any, expected: Any) -> Any:
+        while True:
+            try:
+                if array.state == "torn":
+                    await array.copy_from(expected)
+                return await array.to_host()
+            except (ContextLost, StaleArray):  # the worker's end was noticed meanwhile
+                await trio.sleep(0.005)

@@ -133,6 +133,9 @@ class _ToyEngine:
             number = Words(1)
             arguments = Arguments((FIRST, lane.index, verb, number.address, *range(4, 11), -1))
             number.set(struct.unpack("<Q", payload))
+            returns = self._machine.returns and bool(places)
+            if returns:
+                self._machine.returning.add(number.address)
             setting = self._machine.setting
             function = ctypes.cast(self._machine.do, ctypes.c_void_p).value or 0
             most = self._machine.most_word
@@ -149,6 +152,7 @@ class _ToyEngine:
                 then=following,
                 keep=(number, setting),
                 entries=ENTRIES if self._machine.alone == "noted" else 0,
+                returned=0 if returns else None,
             )
 
         def refused(part: int, status: int) -> CudaError:
@@ -209,7 +213,7 @@ class Machine:
     ticket, of which the first attempt alone fails unless the context is lost. The GPU is `lag` tickets behind.
     Repeated calls are made `alone` if that is not None. Native code makes them too if it says that they are "bounded",
     or "noted" with what they put into the stream. So many `following` calls are behind each; native code takes words up
-    to `most_word`.
+    to `most_word`. A call with words `returns` one of them natively unless it is refused.
     """
 
     def __init__(
@@ -223,12 +227,16 @@ class Machine:
         following: int = 0,
         alone: str | None = None,
         most_word: int = (1 << 64) - 1,
+        returns: bool = False,
     ) -> None:
         self.refused = refused or {}
         self.refused_tickets = dict(refused_tickets or {})
         self.lag = lag
         self.alone = alone
         self.following, self.failed_part, self.most_word = following, 0, most_word
+        self.returns = returns
+        self.returning: set[int] = set()
+        """The addresses of the words that calls return."""
         self.effects: list[tuple[Any, ...]] = []
         """Every call of the driver, in its order."""
         self.messages: list[dict[str, Any]] = []
@@ -327,9 +335,11 @@ class Machine:
     def _do(self, *arguments: int) -> int:
         handle, lane, verb, number, *rest, last = arguments
         assert (rest, last) == (list(range(4, 11)), (1 << 64) - 1)
-        return self.note(
-            (f"part {handle - FIRST}" if handle > FIRST else "call", lane, verb, ctypes.string_at(number, 8))
-        )
+        given = ctypes.string_at(number, 8)
+        status = self.note((f"part {handle - FIRST}" if handle > FIRST else "call", lane, verb, given))
+        if handle > FIRST or number not in self.returning:
+            return status
+        return ctypes.c_int(int.from_bytes(given[:4], "little") ^ status).value
 
     def _write(self, stream: int, address: int, value: int, flags: int) -> int:
         lane = stream - 1

@@ -381,6 +381,7 @@ def hold(monkeypatch) -> Iterator[Any]:
         each.go.set()
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_copy_to_the_device_is_left_at_once_while_helpers_are_still_reading(hold):
     async with scenario() as dev:
@@ -456,6 +457,7 @@ async def test_a_copy_that_waits_for_a_slot_can_be_left():
         assert not (await array.to_host()).any()
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("name", ["load", "store"])
 async def test_what_a_memcpy_raises_reaches_the_caller_and_every_slot_comes_back(name, monkeypatch):
@@ -566,6 +568,7 @@ async def test_a_stream_that_is_left_in_the_middle_lets_the_lane_go(direction, h
         assert dev.generation == 1
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monkeypatch):
     set_constant(monkeypatch, copy_stream, "STREAM_PIECES", 16)
@@ -583,6 +586,7 @@ async def test_the_lane_goes_on_although_the_event_loop_stands_still(hold, monke
         assert page.finished(LANE_COPY_IN) == before + 2
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 async def test_a_stream_that_is_left_when_the_helpers_are_done_goes_on(monkeypatch):
     async with scenario() as dev:
@@ -622,6 +626,7 @@ async def test_helpers_that_wait_for_the_gpu_do_not_keep_others_from_copying():
         assert same(await free.to_host(), host[: free.nbytes])
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_a_device_that_is_closed_in_the_middle_of_a_stream_lets_its_helpers_go(direction, hold):
@@ -645,6 +650,7 @@ async def test_a_device_that_is_closed_in_the_middle_of_a_stream_lets_its_helper
     assert len(ends) == 1
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 async def test_without_a_thread_to_be_had_a_stream_is_refused_and_leaves_nothing(monkeypatch):
     def refuse(*_: object) -> None:
@@ -662,6 +668,7 @@ async def test_without_a_thread_to_be_had_a_stream_is_refused_and_leaves_nothing
         assert same(await array.to_host(), host)
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.usefixtures("small_pieces")
 async def test_what_the_host_takes_for_its_part_is_not_held_against_the_worker(hold):
     async with scenario(hang_timeout=5) as dev:

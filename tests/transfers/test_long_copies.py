@@ -28,7 +28,7 @@ from support.long_copies import check_every_byte, in_use, is_clean, scenario, su
 from support.rogue import kill_worker, next_generation, until
 from support.strategies import numbers, same
 
-pytestmark = pytest.mark.used_workers
+pytestmark = [pytest.mark.used_workers, pytest.mark.usefixtures("nothing_is_read")]
 
 SIZE = 7 * SHORT_PIECE
 PIECES = SIZE // SHORT_PIECE

@@ -123,6 +123,7 @@ async def test_a_last_piece_of_a_few_bytes_needs_no_slot_of_its_size(short_alone
         assert staging(dev).idle
 
 
+@pytest.mark.usefixtures("nothing_is_read")
 @pytest.mark.parametrize("direction", ["in", "out"])
 async def test_without_enough_slots_a_copy_goes_the_general_way(direction):
     async with scenario() as dev:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import random
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import CommandFailed, ContextLost, DeviceClosed, RestartPolicy, StaleArray
+from atomr_trio import CommandFailed, ContextLost, DeviceClosed, RestartPolicy
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, pile, stretch_copies
 from atomr_trio._transfers.pile import Pile
@@ -26,6 +24,7 @@ from support import open_test_device, set_constant
 from support.long_copies import (
     LANES,
     Memcpys,
+    RandomCopies,
     check_every_byte,
     held_up,
     is_clean,
@@ -37,7 +36,7 @@ from support.long_copies import (
 from support.rogue import kill_worker, next_generation, until
 from support.strategies import numbers, same
 
-pytestmark = pytest.mark.used_workers
+pytestmark = [pytest.mark.used_workers, pytest.mark.usefixtures("nothing_is_read")]
 
 SIZE = STRETCH_BYTES
 COMMANDS = 6
@@ -385,69 +384,11 @@ def is_released(words: memoryview) -> bool:
         return True
 
 
-class Random:
-    """Copies of parts of an array, many of which are cancelled or lose their worker, and what the array holds."""
-
-    def __init__(self, dev: Any, seed: int) -> None:
-        self.dev = dev
-        self.kills = 0
-        self._random = random.Random(seed)
-        self._first = numbers(SIZE, np.uint8, seed=seed)
-
-    async def play(self, kills: int) -> None:
-        """Copy until so many workers were killed. What a copy to the host has returned is always right."""
-        array = await self.dev.to_device(self._first)
-        expected = self._first.copy()
-        while self.kills < kills:
-            size = self._random.randint(SHORT_BYTES + 1, SIZE)
-            begin = self._random.randint(0, SIZE - size)
-            there, here = array[begin : begin + size], slice(begin, begin + size)
-            incoming = self._random.random() < 0.5
-            host = np.roll(self._first, self.kills + begin)[:size] + np.uint8(1) if incoming else np.zeros(size, "u1")
-            done = await self._copy(there.copy_from if incoming else there.copy_to, host)
-            written = expected.copy()
-            if incoming:
-                written[here] = host
-            elif done:
-                assert same(host, expected[here])
-            got = await self._bytes_of(array, expected)
-            assert same(got, written) or (not done and same(got, expected))
-            expected = got
-
-    async def _copy(self, verb: Any, host: Any) -> bool:
-        done = False
-        async with trio.open_nursery() as nursery:
-            scope = trio.CancelScope()
-            nursery.start_soon(self._disturb, scope)
-            with scope, contextlib.suppress(ContextLost):
-                await verb(host)
-                done = True
-        return done
-
-    async def _disturb(self, scope: trio.CancelScope) -> None:
-        kills, leaves = self._random.random() < 0.5, self._random.random() < 0.2
-        await trio.sleep(self._random.random() * 4e-3)
-        if kills:
-            self.kills += 1
-            kill_worker(self.dev)
-        if leaves:
-            scope.cancel()
-
-    async def _bytes_of(self, array: Any, expected: Any) -> Any:
-        while True:
-            try:
-                if array.state == "torn":
-                    await array.copy_from(expected)
-                return await array.to_host()
-            except (ContextLost, StaleArray):  # the worker's end was noticed meanwhile
-                await trio.sleep(0.005)
-
-
 @pytest.mark.parametrize("kills", [5, pytest.param(300, marks=pytest.mark.soak)])
 async def test_workers_that_are_killed_at_any_time_cost_no_byte(kills):
     with trio.fail_after(30 + kills):
         async with open_test_device(standby=1, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
             with_helpers(dev, 1)
             await (await dev.to_device(np.zeros(10, np.uint8))).to_host()
-            await Random(dev, kills).play(kills)
+            await RandomCopies(dev, kills, SHORT_BYTES + 1, SIZE).play(kills)
             await until(lambda: is_clean(dev))

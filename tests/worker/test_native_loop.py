@@ -110,10 +110,17 @@ places = st.integers(1, 60)
 
 
 @examples(1.5)
-@given(streams, st.dictionaries(places, st.just(REFUSED), max_size=4), st.integers(0, 2 * SLOTS), st.integers(0, 3))
-def test_the_same_records_have_the_same_effects(records, refused, read_before, following):
-    """Wherever in the ring they lie, and whatever of them the driver refuses."""
-    with ran(records, refused=refused, read_before=read_before, following=following) as (python, natively):
+@given(
+    streams,
+    st.dictionaries(places, st.just(REFUSED), max_size=4),
+    st.integers(0, 2 * SLOTS),
+    st.integers(0, 3),
+    st.booleans(),
+)
+def test_the_same_records_have_the_same_effects(records, refused, read_before, following, returns):
+    """Wherever in the ring they lie, whatever of them the driver refuses, and whatever a call returns."""
+    given = {"refused": refused, "read_before": read_before, "following": following, "returns": returns}
+    with ran(records, **given) as (python, natively):
         assert natively.effects == python.effects
         assert natively.state() == python.state()
         assert [natively.groups(lane) for lane in range(LANES)] == [python.groups(lane) for lane in range(LANES)]
@@ -261,6 +268,15 @@ def test_calls_that_follow_another_are_made_behind_it_and_each_refusal_has_its_o
     ]
     names = [message["text"].partition(":")[0] for message in each.state()["errors"]]
     assert names == ["toyDoPart1", "toyDo", "toyDoPart2"]
+
+
+def test_a_call_that_returns_a_word_needs_no_python_and_another_number_is_a_refusal(native_machine):
+    machine = native_machine(refused={5: REFUSED}, returns=True)
+    machine.run([Other(0, REPEAT.number, word, True) for word in (3, 4, LARGEST, 5, 1 << 32, 6)])
+    assert [effect[0] for effect in machine.effects if effect[0] == "call"] == ["call"] * 6
+    assert machine.returned.count(Reason.FAILED) == 1
+    assert machine.returned.count(Reason.RECORD) == 2  # the first, and what ends the loop
+    assert [message["status"] for message in machine.messages] == [REFUSED]
 
 
 def test_a_word_that_is_too_large_for_native_code_is_left_to_python(native_machine):

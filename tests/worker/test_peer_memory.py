@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from atomr_trio._generation.process import ADDRESS_EXTENT, WorkerProcess, address_range
-from atomr_trio._wire import channel
+from atomr_trio._wire import channel, host_reading
 from atomr_trio._wire.channel import SharedMemory, TimelinePage
 from atomr_trio._wire.protocol import CONTROL_LANE, HEADER, HOST_SHORTAGE, LANE_COMPUTE, Verb, encode_wait
 from atomr_trio._wire.records import context as context_records
@@ -64,6 +64,7 @@ class HandWorker:
         self.page, self.staging, self._ticket = TimelinePage.new(), SharedMemory.create("staging", 1 << 16), 0
         ranges = [address_range(peer) if isinstance(peer, int) else peer for peer in peers]
         message = {"staging_bytes": 1 << 16, "durable": True, "ring": False, "spin_seconds": 0, "chunks": []}
+        message["beacon"] = host_reading.beacon().described()
         given = [self.page.descriptor, self.staging.descriptor, self._wake, self._bell]
         channel.send_message(self.process.sock, message | {"peers": ranges}, given)
         self.ready = self.hear()

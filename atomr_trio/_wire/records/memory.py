@@ -16,6 +16,15 @@ RELEASE_CHUNK = MEMORY.verb("release_chunk", Mode.BLOCKS, {"address": "Q"})
 COPY_IN = MEMORY.verb(
     "copy_in", Mode.ENQUEUES, {"destination": "Q", "staging": "Q", "size": "Q"}, {"destination": Role.OVERWRITE}
 )
+COPY_IN_READ = MEMORY.verb(
+    "copy_in_read",
+    Mode.ENQUEUES,
+    {"destination": "Q", "staging": "Q", "size": "Q", "address": "Q"},
+    {"destination": Role.OVERWRITE},
+)
+"""The same, after the worker has read the bytes at an address of the user's process to the staging area. A worker that
+cannot refuses it with `NOT_READ`."""
+
 COPY_OUT = MEMORY.verb("copy_out", Mode.ENQUEUES, {"source": "Q", "staging": "Q", "size": "Q"}, {"source": Role.READ})
 COPY_IN_BOX = MEMORY.verb("copy_in_box", Mode.ENQUEUES, {"area": "Q"})
 """Copy from host memory to device memory. The tail is one `BOX`. The host memory is the staging area, or an area that
@@ -74,6 +83,9 @@ AREA_SHIFT = 40
 """The number of bits for the offset in a ``staging`` field. The bits above it are the number of the area."""
 
 OFFSET_MASK = (1 << AREA_SHIFT) - 1
+
+NOT_READ = "HOST_MEMORY_NOT_READ"
+"""The name of the failure of a command for which the worker could not read the memory of the user's process."""
 
 BOX = struct.Struct("<9Q")
 """For the destination, then for the source: address or offset in the area, pitch, rows from plane to plane. Then: bytes

@@ -146,6 +146,8 @@ class NativeCall(NamedTuple):
     """The owner of the memory at these addresses."""
     entries: int = 0
     """The entries of the stream's queue that native code notes, as `Lane.weigh` does."""
+    returned: int | None = None
+    """The number of the word that the first function returns unless it is refused; None if it returns 0."""
 
 
 class Ready(NamedTuple):
@@ -177,6 +179,8 @@ class WorkerServices(Protocol):
     prints: bool
     poisoned: bool
     staging_address: int
+    user_process: int
+    """The number of the user's process."""
     workspaces: Workspaces
     cuda_error: type[Any]
     library_missing: type[Any]

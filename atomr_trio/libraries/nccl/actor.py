@@ -514,7 +514,7 @@ class WorldActor:
         raise AssertionError("a request that every member takes was refused")
 
 
-_Looking: TypeAlias = "tuple[Settler, ReadyPart | None, int, Callable[[LaunchOwner], bool], Callable[[], None]]"
+_Looking: TypeAlias = "tuple[Settler, ReadyPart | None, int, Callable[[LaunchOwner, int], bool], Callable[[], None]]"
 """What a task polls for: a part of a collective, the lane, and what `Settler.alone` returns for that."""
 
 
@@ -525,7 +525,7 @@ def _end_looking(collective: Collective, looking: Sequence[_Looking]) -> bool:
     """
     if len(looking) == len(collective.parts) and not collective.lost:
         for _, part, _, ended, _ in looking:
-            if part is None or part.borrowed or not ended(part):
+            if part is None or part.borrowed or not ended(part, 1):
                 break
         else:
             for _, part, _, _, end in looking:

@@ -205,7 +205,7 @@ note:
   br label %call.one
 
 ; Call it, and the functions that follow it, until one is refused. A function takes as many of these arguments as it has;
-; the rest are on the stack and in registers, where nobody looks.
+; the rest are on the stack and in registers, where nobody looks. Most return 0; one that reads memory returns how many bytes.
 call.one:
   %part = phi i64 [ 0, %words.there ], [ 0, %note ], [ %part.next, %call.following ]
   %link = phi ptr [ %call, %words.there ], [ %call, %note ], [ %following, %call.following ]
@@ -215,7 +215,10 @@ call.one:
   %arguments = inttoptr i64 %arguments.a to ptr
   set %part, %state, LOOP_PART
 ARGUMENT_LOADS
-  %refused.call = call i32 %called(ARGUMENT_LIST)
+  %returned = call i32 %called(ARGUMENT_LIST)
+  %wanted.word = word %link, CALL_RETURNS
+  %wanted = trunc i64 %wanted.word to i32
+  %refused.call = xor i32 %returned, %wanted
   %is.refused = icmp ne i32 %refused.call, 0
   %following.a = word %link, CALL_THEN
   %is.last = icmp eq i64 %following.a, 0
