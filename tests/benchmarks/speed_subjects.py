@@ -165,20 +165,26 @@ async def _from_tasks(
 ) -> float:
     """The seconds of all calls, divided by them; those of each call go to a list.
 
-    To start the tasks and to end them is not a part of it: it takes as long as several launches.
+    To start the tasks and to end them is not a part of it: it takes as long as several launches. So the first to be
+    done waits for the last.
     """
     noted = seconds if seconds is not None else []
-    all_ready, ready, ended = trio.Event(), 0, 0.0
+    all_ready, all_done, ready, done, ended = trio.Event(), trio.Event(), 0, 0, 0.0
 
     async def one(number: int) -> None:
-        nonlocal ready, ended
+        nonlocal ready, done, ended
         ready += 1
         await all_ready.wait()
         for _ in range(each):
             called = clock()
             await call(number)
             noted.append(clock() - called)
+        done += 1
+        if done < tasks:
+            await all_done.wait()
+            return
         ended = clock()
+        all_done.set()
 
     async with trio.open_nursery() as nursery:
         for number in range(tasks):
