@@ -47,6 +47,7 @@ from .._wire.records.memory import (
     COPY_WORDS,
     MEMORY,
     PLACES_OF_A_BOX,
+    PLACES_OF_A_READ,
     PLACES_OF_PINNED,
 )
 from .._wire.ring import NUMBER, SLOT_MASK, SLOT_SHIFT, record_struct
@@ -92,7 +93,6 @@ _MOST_FORMS = 256
 
 _MOVE = BOX.pack(0, 0, 0, 0, 0, 0, 0, 1, 1)
 """A run of bytes, without its addresses and its length."""
-_PLACES_OF_A_READ = tuple(range(0, COPY_IN_READ.struct.size, WORD.size))
 _READY = ChunkState.READY
 
 _COUNTERS = tuple(map(counter_word, range(MAX_LANES)))
@@ -167,7 +167,7 @@ class CopyPath:
         self.move: Form = Form(way.lane, COPY, _MOVE, COPY_WORDS)
         """The form of the copies of a run of bytes on the device. Its words are the destination, the source, the size.
         """
-        self.read: Form = Form(way.lane, COPY_IN_READ, bytes(COPY_IN_READ.struct.size), _PLACES_OF_A_READ)
+        self.read: Form = Form(way.lane, COPY_IN_READ, bytes(COPY_IN_READ.struct.size), PLACES_OF_A_READ)
         """The form of the copies of which the worker reads the bytes. Its words are the device address, the place on
         the host, the size, and the address in this process."""
         info = generation.info

@@ -431,9 +431,14 @@ def test_only_the_device_opens_a_nursery():
     assert openers <= {f"_device/{name}.py" for name in names}
 
 
-def test_only_requests_short_launches_and_lent_tasks_are_rescheduled():
+def test_only_requests_short_launches_and_copies_and_lent_tasks_are_rescheduled():
     callers = {str(path.relative_to(TRIO_SIDE)) for path in sources(TRIO_SIDE) if calls(path, "reschedule")}
-    assert callers <= {"_supervision/mailbox.py", "_calls/launching.py", "plain/_lent_tasks.py"}
+    assert callers <= {
+        "_supervision/mailbox.py",
+        "_calls/launching.py",
+        "_transfers/sleeper.py",
+        "plain/_lent_tasks.py",
+    }
 
 
 def test_the_commands_use_the_public_face():

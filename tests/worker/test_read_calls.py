@@ -54,7 +54,7 @@ class Bench:
             staging_address=self.base, user_process=os.getpid(), cuda_error=ValueError, give_up=None
         )
         self.engine, self.copy = MemoryEngine(services), Copy()
-        self.engine._driver = SimpleNamespace(cuMemcpyHtoDAsync=self.copy)  # type: ignore[assignment]
+        self.engine._reading._copy = self.copy
         lane: Any = SimpleNamespace(stream=ctypes.c_void_p(STREAM))
         ready = self.engine.hot_call(COPY_IN_READ.number, bytes(COPY_IN_READ.struct.size), lane, PLACES)
         assert isinstance(ready, Ready)

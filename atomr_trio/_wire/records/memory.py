@@ -94,6 +94,9 @@ of a row, rows of a plane, planes."""
 PLACES_OF_A_BOX = (0, 8, 8 + 24)
 """The offsets of what changes from one copy of a box to the next like it: the area, and the two addresses."""
 
+PLACES_OF_A_READ = (0, 8, 16, 24)
+"""The places of the words of a copy for which the worker reads the bytes: all its fields."""
+
 PLACES_OF_PINNED = {COPY_IN_BOX.number: (8, 8 + 24, 8 + 48), COPY_OUT_BOX.number: (8 + 24, 8, 8 + 48)}
 """The offsets of what changes from one copy of a run of bytes of one area to the next like it: the device address, the
 offset in the area, the bytes."""

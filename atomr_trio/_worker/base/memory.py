@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from atomr_cuda.constants import driver as cuda
 
-from ..._wire import host_reading
 from ..._wire.channel import SharedMemory
 from ..._wire.protocol import CELL, DRIVER_LIMIT
 from ..._wire.records.memory import (
@@ -38,9 +37,9 @@ from ..._wire.records.memory import (
     FILL_WORDS,
     MAP_PEER,
     MEMORY,
-    NOT_READ,
     OFFSET_MASK,
     PLACES_OF_A_BOX,
+    PLACES_OF_A_READ,
     PLACES_OF_PINNED,
     REGISTER_HOST,
     RELEASE_CHUNK,
@@ -52,11 +51,10 @@ from ..._wire.records.memory import (
 from .calls import made_ready
 from .chunks import Chunks
 from .giving_back import GivingBack
-from .lanes import CommandRefused, Following, NativeCall, Ready, Target
+from .lanes import NativeCall, Ready, Target
 from .native_calls import Word, native_call
 from .peers import PeerMemory
-from .pointers import address_of_pointer
-from .shared_words import Arguments
+from .reading import Reading
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -71,8 +69,6 @@ WORD_BYTES = 8
 """The bytes of a word of a ready record."""
 _PLACES_OF_A_RUN = tuple(range(0, COPY_IN.struct.size, 8))
 """The offsets of the fields of `COPY_IN` and `COPY_OUT`."""
-_PLACES_OF_A_READ = tuple(range(0, COPY_IN_READ.struct.size, 8))
-"""Those of `COPY_IN_READ`."""
 _NOT_MADE = -1
 """The status of a copy that was not made."""
 _ENTRIES_OF_A_2D_FILL = 4
@@ -125,6 +121,7 @@ class MemoryEngine:
         """The chunks of other devices."""
         self._areas: dict[int, SharedMemory] = {}
         self._addresses = {STAGING_AREA: services.staging_address}
+        self._reading = Reading(driver, services, self.staged)
         self._refused: dict[int, Any] = {}
         self._registering = threading.Lock()
         self._giving_back = GivingBack(services.cuda_error)
@@ -135,7 +132,7 @@ class MemoryEngine:
             MAP_PEER.number: self._map_peer,
             UNMAP_PEER.number: self._unmap_peer,
             COPY_IN.number: self._copy_in,
-            COPY_IN_READ.number: self._copy_in_read,
+            COPY_IN_READ.number: self._reading.copy,
             COPY_OUT.number: self._copy_out,
             COPY_IN_BOX.number: partial(self._copy_boxes, _IN),
             COPY_OUT_BOX.number: partial(self._copy_boxes, _OUT),
@@ -260,19 +257,6 @@ class MemoryEngine:
         destination, staging, size = COPY_IN.struct.unpack_from(command.payload)
         self._driver.cuMemcpyHtoDAsync(destination, self.staged(staging), size, lane.stream)
 
-    def _copy_in_read(self, command: Command, lane: Lane) -> None:
-        destination, staging, size, address = COPY_IN_READ.struct.unpack_from(command.payload)
-        self._read(address, staging, size)
-        self._driver.cuMemcpyHtoDAsync(destination, self.staged(staging), size, lane.stream)
-
-    def _read(self, address: int, staging: int, size: int) -> None:
-        """Read bytes of the user's process to a place in host memory. Raises `CommandRefused`."""
-        try:
-            host_reading.read(self._services.user_process, address, self.staged(staging), size)
-        except OSError as error:
-            text = f"the worker could not read {size} bytes of the user's process: {error.strerror or error}"
-            raise CommandRefused(error.errno or 0, NOT_READ, text, "memory") from None
-
     def _copy_out(self, command: Command, lane: Lane) -> None:
         source, staging, size = COPY_OUT.struct.unpack_from(command.payload)
         self._driver.cuMemcpyDtoHAsync(self.staged(staging), source, size, lane.stream)
@@ -358,8 +342,8 @@ class MemoryEngine:
             array = Word(0)
             ends = (array, host) if verb == COPY_IN.number else (host, array)
             native = partial(self._native, function, (*ends, Word(2), lane.stream.value))
-        elif verb == COPY_IN_READ.number and places == _PLACES_OF_A_READ:
-            return self._hot_read(lane)
+        elif verb == COPY_IN_READ.number and places == PLACES_OF_A_READ:
+            return self._reading.ready(lane)
         elif verb in PLACES_OF_PINNED and places == PLACES_OF_PINNED[verb]:
             return self._hot_pinned(verb, payload, lane)
         elif verb in (COPY_IN_BOX.number, COPY_OUT_BOX.number) and places == PLACES_OF_A_BOX:
@@ -375,47 +359,6 @@ class MemoryEngine:
             return refused.pop() if refused else function.library.error(status, function.symbol)
 
         return Ready(call, error_of, native=native)
-
-    def _hot_read(self, lane: Lane) -> Ready:
-        """Return a copy to the device for which the worker reads the bytes itself. All its fields are words.
-
-        What native code cannot read is tried once more here, which says why.
-        """
-        copy, stream = self._driver.cuMemcpyHtoDAsync, lane.stream
-        run = copy.status
-
-        def call(words: RecordWords) -> int:
-            destination, place, size, address = words
-            self._read(address, place, size)
-            status: int = run(destination, self.staged(place), size, stream)
-            return status
-
-        def native() -> NativeCall | None:
-            made = native_call(copy, (Word(0), Word(1, self.staged(0), OFFSET_MASK), Word(2), stream.value), 3, give_up)
-            if made is None:
-                return None
-            here, there, function = host_reading.Span(), host_reading.Span(), host_reading.reader()
-            begins = addressof(here), addressof(there)
-            arguments = Arguments((self._services.user_process, begins[0], 1, begins[1], 1, 0))
-            begin, size = host_reading.Span.begin.offset, host_reading.Span.size.offset
-            targets = [
-                *made.targets,
-                Target(1, begins[0] + begin, self.staged(0), OFFSET_MASK),
-                Target(2, begins[0] + size),
-                Target(3, begins[1] + begin),
-                Target(2, begins[1] + size),
-            ]
-            return NativeCall(
-                address_of_pointer(function),
-                arguments,
-                targets,
-                then=[Following(made.function, made.arguments, partial(_refused, copy))],
-                keep=(made.keep, here, there),
-                returned=2,
-            )
-
-        give_up = self._services.give_up
-        return made_ready(lambda: None, call, partial(_refused, copy))._replace(native=native, again=True)
 
     def _hot_pinned(self, verb: int, payload: bytes, lane: Lane) -> Ready | None:
         """Return a copy of a run of bytes between the device and one area of pinned memory, which is known by now.
