@@ -64,5 +64,6 @@ def raise_if_not_read(path: CopyPath, error: BaseException) -> None:
 def tear_unread(array: DeviceArray) -> None:
     """Mark an array as torn, since the worker may read the host's when that has got other contents."""
     block = array._block
-    block.fast = 0
-    block.tear(block.torn or "a copy that was cancelled, and its bytes were not read in time")
+    if not block.freed:
+        block.fast = 0
+        block.tear(block.torn or "a copy that was cancelled, and its bytes were not read in time")

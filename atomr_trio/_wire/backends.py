@@ -22,6 +22,8 @@ LIBRARIES_VARIABLE: Final = "ATOMR_TRIO_WORKER_LIBRARIES"
 between."""
 NATIVE_VARIABLE: Final = "ATOMR_TRIO_NATIVE"
 """The variable that turns the worker's native loop off (``0``), or on for a simulated device as well (``1``)."""
+READ_VARIABLE: Final = "ATOMR_TRIO_READ"
+"""The variable by which workers do not read the arrays of the user's process themselves (``0``)."""
 
 
 def named_backend(name: object, origin: str = "backend") -> Backend:
@@ -39,7 +41,16 @@ def backend_of_environment() -> Backend | None:
 
 def native_loop_wanted() -> bool | None:
     """Return what ``ATOMR_TRIO_NATIVE`` says of the native loop; None if it says nothing. Raises `ValueError`."""
-    value = os.environ.get(NATIVE_VARIABLE) or None
+    return _switch(NATIVE_VARIABLE)
+
+
+def reading_wanted() -> bool:
+    """Return false if ``ATOMR_TRIO_READ`` says that workers are not to read arrays. Raises `ValueError`."""
+    return _switch(READ_VARIABLE) is not False
+
+
+def _switch(variable: str) -> bool | None:
+    value = os.environ.get(variable) or None
     if value not in (None, "0", "1"):
-        raise ValueError(f"the environment variable {NATIVE_VARIABLE} is 0 (off) or 1 (on), not {value!r}")
+        raise ValueError(f"the environment variable {variable} is 0 (off) or 1 (on), not {value!r}")
     return None if value is None else value == "1"

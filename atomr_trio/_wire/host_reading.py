@@ -13,10 +13,9 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from typing import Any, Final
+from typing import Any
 
-VARIABLE: Final = "ATOMR_TRIO_READ"
-"""The variable that has no worker read the memory of the user's process (``0``)."""
+from .backends import READ_VARIABLE, reading_wanted
 
 _BEACON_BYTES = 16
 
@@ -65,8 +64,8 @@ def read(process: int, address: int, to: int, size: int) -> None:
 
 def reason_against(process: int, address: int, content: str) -> str | None:
     """Try to read the beacon of another process. Return why its memory cannot be read; None if it can."""
-    if os.environ.get(VARIABLE) == "0":
-        return f"{VARIABLE}=0"
+    if not reading_wanted():
+        return f"{READ_VARIABLE}=0"
     found = ctypes.create_string_buffer(_BEACON_BYTES)
     try:
         read(process, address, ctypes.addressof(found), _BEACON_BYTES)

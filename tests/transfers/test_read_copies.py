@@ -25,6 +25,7 @@ from atomr_trio._transfers.reading import READ_LEAST, is_of_numpy
 from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._wire import host_reading
+from atomr_trio._wire.backends import READ_VARIABLE
 from atomr_trio._wire.protocol import LANE_COPY_IN
 from support import open_test_device
 from support.long_copies import RandomCopies, check_every_byte, is_clean, scenario, with_helpers
@@ -171,14 +172,21 @@ async def test_pinned_memory_is_not_read():
 
 @pytest.mark.program_starts
 async def test_a_variable_says_that_nothing_is_read(monkeypatch):
-    monkeypatch.setenv(host_reading.VARIABLE, "0")
+    monkeypatch.setenv(READ_VARIABLE, "0")
     async with scenario() as dev:
-        assert dev.info.no_reading == f"{host_reading.VARIABLE}=0"
+        assert dev.info.no_reading == f"{READ_VARIABLE}=0"
         array, host = await dev.to_device(np.zeros(SIZE, np.uint8)), numbers(SIZE, np.uint8)
         sent = Sent(dev)
         await array.copy_from(host)
         assert not sent.read
         assert same(await array.to_host(), host)
+
+
+async def test_another_value_of_the_variable_is_refused_before_anything_starts(monkeypatch):
+    monkeypatch.setenv(READ_VARIABLE, "yes")
+    with pytest.raises(atomr_trio.InvalidArgument, match=r"ATOMR_TRIO_READ is 0 \(off\) or 1 \(on\), not 'yes'"):
+        async with open_test_device():
+            pass
 
 
 def test_why_memory_cannot_be_read_is_told():
