@@ -30,7 +30,19 @@ import numpy as np
 import speed_works as works
 import trio
 from speed_report import CORE, CUPY, NATIVE, NUMBA, OURS, RAW, TORCH
-from speed_works import AWAITED, CALLER, COUNT_OF_TASKS, IN_FLIGHT, P99, P99_FROM, PLANS, TASKS, WHOLE, Work
+from speed_works import (
+    AWAITED,
+    CALLER,
+    COUNT_OF_TASKS,
+    IN_FLIGHT,
+    LEAST_OF_A_TASK,
+    P99,
+    P99_FROM,
+    PLANS,
+    TASKS,
+    WHOLE,
+    Work,
+)
 from turns import Bare, Missing, OnCupy, OnTorch, Others, answer_all, check_error, refusal, serve
 
 SOURCE: Final = r"""
@@ -107,7 +119,7 @@ async def seconds_of(doing: Doing, count: int, open_batch: Callable[[], Any] | N
         doing.natively(warm)
         found |= doing.natively(count)
     for way, call in doing.tasks.items():
-        share = max(count // COUNT_OF_TASKS[way], 1)
+        share = max(count // COUNT_OF_TASKS[way], LEAST_OF_A_TASK[way])
         await _from_tasks(call, COUNT_OF_TASKS[way], share // 3 + 1)
         seconds: list[float] = []
         found[way] = await _from_tasks(call, COUNT_OF_TASKS[way], share, seconds)

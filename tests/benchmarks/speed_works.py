@@ -27,6 +27,8 @@ WHOLE: Final = "end to end"
 TASKS: Final = "of 64 tasks"
 IN_FLIGHT: Final = "16 in flight"
 COUNT_OF_TASKS: Final[Mapping[str, int]] = {TASKS: 64, IN_FLIGHT: 16}
+LEAST_OF_A_TASK: Final[Mapping[str, int]] = {TASKS: 20, IN_FLIGHT: 1}
+"""The fewest calls of each task. Of a few short ones the first, which wakes all tasks, would be much of the time."""
 P99_FROM: Final = 100
 """So many calls are needed for a 99th percentile."""
 PRODUCTS: Final = 10
