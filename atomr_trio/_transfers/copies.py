@@ -20,12 +20,14 @@ import trio
 
 from .._arrays.arrays import check_usable
 from .._arrays.peers import block_of, check_of_group, prepare, why_out_of_reach
+from .._values.errors import DeviceError
 from .._values.util import known
 from .copy_flow import _Flow, _Incoming, _Outgoing
 from .copy_plan import TO_DEVICE, TO_HOST, CopyRequest, Way, _Plan, plan_copy
 from .copy_stream import _StreamFlow
 from .memory import ask_all, tear
-from .reading import NotRead
+from .reading import tear_unread, was_not_read
+from .short_copies import ShortCopy
 from .short_ways import ShortCopies, ShortWay
 from .staging import Slot
 from .transfers import Transfers, transfers_of
@@ -179,10 +181,21 @@ class HostCopies:
 
     @trio.lowlevel.enable_ki_protection
     async def _reading(self, copy: ShortWay, array: DeviceArray, host: npt.NDArray[Any]) -> None:
+        """Copy, and once more in the general way if the worker could not read the host's array."""
         try:
             await copy.run()
-        except NotRead:
+        except DeviceError as error:
+            if not was_not_read(error):
+                raise
+        else:
+            return
+        self._short.stop_reading()
+        try:
             await self._generally(array, host, TO_DEVICE, _Incoming)
+        except BaseException:
+            if isinstance(copy, ShortCopy):  # other pieces have arrived
+                tear_unread(array)
+            raise
 
     @trio.lowlevel.enable_ki_protection
     def copy_out(self, array: DeviceArray, host: npt.NDArray[Any]) -> Coroutine[Any, Any, None]:

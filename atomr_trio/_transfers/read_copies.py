@@ -10,14 +10,14 @@ copy takes at least 50 us for each megabyte, whoever copies.
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy.typing as npt
 import trio
 
 from .._values.errors import DeviceError
-from .memory import tear
-from .reading import LEAVING_SECONDS, is_ready_to_read, may_read, raise_if_not_read, tear_unread
+from .reading import LEAVING_SECONDS, is_ready_to_read, may_read, tear_unread, was_not_read
 from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, ShortCopy, bytes_of, pieces_of
 from .staging import Slot, StagingPool
 
@@ -61,26 +61,13 @@ class ReadCopy(ShortCopy):
         """The begin and the size of each."""
         self._count = len(pieces)
 
-    @trio.lowlevel.enable_ki_protection
-    async def run(self) -> None:
-        """Copy. Raises as the verbs do, and `NotRead`. Nothing is sent if the caller was cancelled before."""
-        path = self._path
-        try:
-            await trio.lowlevel.checkpoint_if_cancelled()
-            self._looks = path.settler.begin_looking()
-            self._send_all()
-            await self._until(self._begun)
-        except BaseException as error:
-            if self._begun and not isinstance(error, Exception):
-                await self._until_read()
-            self._leave()
-            raise_if_not_read(path, error)
-            tear(self._array._block, error, begun=self._begun, pieces=self._count)
-            raise
-        finally:
-            if self._looks:
-                self._looks = False
-                path.settler.end_looking()
+    async def _give_up(self, error: BaseException) -> None:
+        if self._begun and not isinstance(error, Exception):
+            await self._until_read()
+        if was_not_read(error):
+            self._leave()  # nothing is torn: the whole of it is copied again at once
+        else:
+            await super()._give_up(error)
 
     def _send_all(self) -> None:
         path, array, host, (slot,) = self._path, self._array, self._host, self._slots
@@ -104,10 +91,10 @@ class ReadCopy(ShortCopy):
 
     async def _until_read(self) -> None:
         """Wait until the worker does not read the host's array any more."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING_SECONDS):
-            try:
-                await self._until(self._begun)
-            except DeviceError:
-                return
-        if self._ended < self._begun:
-            tear_unread(self._array)
+        with (
+            trio.CancelScope(shield=True, deadline=trio.current_time() + LEAVING_SECONDS),
+            contextlib.suppress(DeviceError),
+        ):
+            await self._until(self._begun)
+            return
+        tear_unread(self._array)

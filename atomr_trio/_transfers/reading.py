@@ -31,10 +31,6 @@ LEAVING_SECONDS: Final = 1.0
 """A task that is cancelled waits for the worker no longer than this."""
 
 
-class NotRead(Exception):
-    """The worker could not read the host's array. The task is to copy it; nothing of the copy is torn."""
-
-
 def may_read(path: CopyPath, host: npt.NDArray[Any]) -> bool:
     """Return whether the worker may read an array now: it can, and nothing before it on the lane takes long."""
     return path.reads and not path.book.in_flight and is_of_numpy(host)
@@ -54,16 +50,13 @@ def is_ready_to_read(path: CopyPath) -> bool:
     return sender.sent - path.words[RECORDS_READ_WORD] < MOST_BEHIND
 
 
-def raise_if_not_read(path: CopyPath, error: BaseException) -> None:
-    """Raise `NotRead` if that is what this error says. The worker is not asked again then."""
-    if isinstance(error, DeviceError) and error.status_name == NOT_READ:
-        path.reads = False
-        raise NotRead from None
+def was_not_read(error: BaseException) -> bool:
+    """Return whether the error says that the worker could not read the host's array. The task is to copy it then."""
+    return isinstance(error, DeviceError) and error.status_name == NOT_READ
 
 
 def tear_unread(array: DeviceArray) -> None:
-    """Mark an array as torn, since the worker may read the host's when that has got other contents."""
+    """Mark an array as torn: not all of the host's was read, or the worker may read it when it has other contents."""
     block = array._block
     if not block.freed:
-        block.fast = 0
-        block.tear(block.torn or "a copy that was cancelled, and its bytes were not read in time")
+        block.tear(block.torn or "a copy that ended before its bytes were read")

@@ -455,14 +455,18 @@ class ShortCopy(Sleeper):
                 self._slots.pop(0).release()
             await self._until_settled()
         except BaseException as error:
-            self._leave()
-            if path.incoming:
-                tear(self._array._block, error, begun=self._begun, pieces=self._count)
+            await self._give_up(error)
             raise
         finally:
             if self._looks:
                 self._looks = False
                 path.settler.end_looking()
+
+    async def _give_up(self, error: BaseException) -> None:
+        """Leave because of an error, which the caller gets."""
+        self._leave()
+        if self._path.incoming:
+            tear(self._array._block, error, begun=self._begun, pieces=self._count)
 
     def _send_all(self) -> None:
         """Send all commands: to the device, each after its bytes were copied to its slot."""

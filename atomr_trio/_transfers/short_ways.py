@@ -119,6 +119,11 @@ class ShortCopies(DevicePart):
         if path is None or path.generation is not generation:
             self._paths[way.lane] = CopyPath(generation, way, self.device.memory_actor)
 
+    def stop_reading(self) -> None:
+        """Have this generation's worker read no more arrays of the host: it could not read one."""
+        for path in self._paths.values():
+            path.reads = False
+
     def generation_lost(self, number: int) -> None:
         """Drop the paths into a lost generation."""
         self._paths.clear()

@@ -14,7 +14,7 @@ import trio
 
 from .._generation.timeline import Launch
 from .._values.errors import DeviceError
-from .reading import LEAVING_SECONDS, raise_if_not_read, tear_unread
+from .reading import LEAVING_SECONDS, tear_unread
 from .short_copies import LINK_BYTES_PER_SECOND, LONGEST_LOOK_SECONDS, PACED_BYTES, CopyPath, Form
 from .sleeper import Sleeper
 from .staging import Slot
@@ -54,7 +54,7 @@ class SingleCopy(Sleeper):
         self._pinned = pinned
         self._form = form
         self.reads: bool = reads
-        """True if the worker reads the host's array; see ``read_copies.py``."""
+        """True if the worker reads the host's array; see ``reading.py``."""
         self._done = self._left = False
         self._error: DeviceError | None = None
 
@@ -107,16 +107,14 @@ class SingleCopy(Sleeper):
             if self._slot is not None:  # after a copy to the host
                 self._slot.store(host)
                 self._release()
-        except BaseException as error:
+        except BaseException:
             self._left = True
             if self._done or not sent:
                 self._release()
             if looks:
                 settler.end_looking()
-            if self.reads:
-                if sent and not self._done:
-                    await self._until_read()
-                raise_if_not_read(path, error)
+            if self.reads and sent and not self._done:
+                await self._until_read()
             raise
 
     async def _until_read(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import random
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +14,7 @@ import pytest
 import trio
 
 import atomr_trio
-from atomr_trio import ContextLost, StaleArray
+from atomr_trio import ContextLost, RestartPolicy, StaleArray
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import held_copies
 from atomr_trio._transfers.short_ways import ShortCopies
@@ -199,3 +200,13 @@ class RandomCopies:
                 return await array.to_host()
             except (ContextLost, StaleArray):  # the worker's end was noticed meanwhile
                 await trio.sleep(0.005)
+
+
+async def check_random_kills(kills: int, least: int, most: int) -> None:
+    """Kill so many workers at any time under copies of `least` to `most` bytes; none may cost a byte."""
+    with trio.fail_after(30 + kills):
+        async with open_test_device(standby=1, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
+            with_helpers(dev, 1)
+            await (await dev.to_device(np.zeros(10, np.uint8))).to_host()
+            await RandomCopies(dev, kills, least, most).play(kills)
+            await until(lambda: is_clean(dev))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import trio
 
-from atomr_trio import CommandFailed, ContextLost, DeviceClosed, RestartPolicy
+from atomr_trio import CommandFailed, ContextLost, DeviceClosed
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, pile, stretch_copies
 from atomr_trio._transfers.pile import Pile
@@ -20,12 +19,12 @@ from atomr_trio._transfers.short_copies import SHORT_BYTES, ShortCopy
 from atomr_trio._transfers.staging import LARGE_SLOTS
 from atomr_trio._transfers.stretch_copies import STRETCH_BYTES, StretchCopy
 from atomr_trio._transfers.transfers import Transfers
-from support import open_test_device, set_constant
+from support import set_constant
 from support.long_copies import (
     LANES,
     Memcpys,
-    RandomCopies,
     check_every_byte,
+    check_random_kills,
     held_up,
     is_clean,
     scenario,
@@ -386,9 +385,4 @@ def is_released(words: memoryview) -> bool:
 
 @pytest.mark.parametrize("kills", [5, pytest.param(300, marks=pytest.mark.soak)])
 async def test_workers_that_are_killed_at_any_time_cost_no_byte(kills):
-    with trio.fail_after(30 + kills):
-        async with open_test_device(standby=1, restart_policy=RestartPolicy(intensity=math.inf)) as dev:
-            with_helpers(dev, 1)
-            await (await dev.to_device(np.zeros(10, np.uint8))).to_host()
-            await RandomCopies(dev, kills, SHORT_BYTES + 1, SIZE).play(kills)
-            await until(lambda: is_clean(dev))
+    await check_random_kills(kills, SHORT_BYTES + 1, SIZE)

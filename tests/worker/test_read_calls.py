@@ -14,33 +14,12 @@ from atomr_trio._wire.records.memory import COPY_IN_READ, NOT_READ, OFFSET_MASK
 from atomr_trio._worker.base.lanes import CommandRefused, NativeCall, Ready
 from atomr_trio._worker.base.memory import MemoryEngine
 from atomr_trio._worker.base.shared_words import MOST_ARGUMENTS
+from support.noted import NotedFunction
 
 ARRAY, STREAM, REFUSED = 0x100_0000, 0x55, 3
 CONTENT = bytes(range(256)) * 32
 OFFSET = 4096
 PLACES = (0, 8, 16, 24)
-
-
-class Copy:
-    """``cuMemcpyHtoDAsync``, which notes what it is told to copy."""
-
-    argtypes = driver.cuMemcpyHtoDAsync.argtypes
-    restype = ctypes.c_int
-    symbol = "cuMemcpyHtoDAsync_v2"
-    library = SimpleNamespace(error=lambda status, symbol: (status, symbol))
-
-    def __init__(self) -> None:
-        self.made: list[tuple[int, ...]] = []
-        self.answer = 0
-
-    def status(self, *arguments: Any) -> int:
-        self.made.append(tuple(getattr(each, "value", each) for each in arguments))
-        return self.answer
-
-    __call__ = status
-
-    def bind(self) -> Any:
-        return self.status
 
 
 class Bench:
@@ -53,7 +32,7 @@ class Bench:
         services: Any = SimpleNamespace(
             staging_address=self.base, user_process=os.getpid(), cuda_error=ValueError, give_up=None
         )
-        self.engine, self.copy = MemoryEngine(services), Copy()
+        self.engine, self.copy = MemoryEngine(services), NotedFunction(driver.cuMemcpyHtoDAsync)
         self.engine._reading._copy = self.copy
         lane: Any = SimpleNamespace(stream=ctypes.c_void_p(STREAM))
         ready = self.engine.hot_call(COPY_IN_READ.number, bytes(COPY_IN_READ.struct.size), lane, PLACES)
@@ -119,7 +98,7 @@ def test_a_copy_that_the_driver_refuses_has_its_status():
     bench = Bench()
     bench.copy.answer = REFUSED
     assert bench.ready.call(bench.words) == REFUSED
-    assert bench.ready.error(REFUSED) == (REFUSED, Copy.symbol)
+    assert bench.ready.error(REFUSED) == (REFUSED, bench.copy.symbol)
 
 
 def test_a_copy_with_other_words_is_not_made_ready():

@@ -14,6 +14,7 @@ from atomr_trio._wire.ready import with_holes
 from atomr_trio._wire.records.memory import BOX, OFFSET_MASK, PLACES_OF_A_BOX, STAGING_AREA
 from atomr_trio._worker.base.lanes import NativeCall, Ready
 from atomr_trio._worker.base.memory import MemoryEngine
+from support.noted import NotedFunction
 
 BASE, STREAM, ARRAY, OFFSET, REFUSED = 0x7F00_0000_0000, 0x55, 0x100_0000, 4096, 3
 PITCH, WIDTH, HEIGHT = 512, 100, 7
@@ -25,27 +26,13 @@ EXPECTED = {
 WAYS = pytest.mark.parametrize("way", [TO_DEVICE, TO_HOST], ids=["in", "out"])
 
 
-class Function:
+class Function(NotedFunction):
     """``cuMemcpy2DAsync``, which notes what it is told to copy."""
 
-    argtypes = driver.cuMemcpy2DAsync.argtypes
-    restype = ctypes.c_int
-    symbol = "cuMemcpy2DAsync_v2"
-    library = SimpleNamespace(error=lambda status, symbol: (status, symbol))
-
-    def __init__(self) -> None:
-        self.made: list[Any] = []
-        self.answer = 0
-
-    def status(self, shape: Any, stream: Any) -> int:
+    def noted(self, *arguments: Any) -> Any:
+        shape, stream = arguments
         shape = getattr(shape, "_obj", shape)
-        self.made.append((*(getattr(shape, field) or None for field in FIELDS), getattr(stream, "value", stream)))
-        return self.answer
-
-    __call__ = status
-
-    def bind(self) -> Any:
-        return self.status
+        return (*(getattr(shape, field) or None for field in FIELDS), getattr(stream, "value", stream))
 
 
 class Bench:
@@ -55,7 +42,7 @@ class Bench:
         services: Any = SimpleNamespace(
             staging_address=BASE, cuda_error=ValueError, forget_hot=None, give_up=None, give_back=None
         )
-        self.engine, self.function = MemoryEngine(services), Function()
+        self.engine, self.function = MemoryEngine(services), Function(driver.cuMemcpy2DAsync)
         self.engine._driver = SimpleNamespace(  # type: ignore[assignment]
             cuMemcpy2DAsync=self.function, CUDA_MEMCPY2D=driver.CUDA_MEMCPY2D
         )
@@ -108,7 +95,7 @@ def test_a_status_is_returned_and_a_memory_that_is_not_known_is_an_error(bench, 
     bench.function.answer = REFUSED
     ready = bench.ready(way)
     assert ready.call(words(way)) == REFUSED
-    assert ready.error(REFUSED) == (REFUSED, Function.symbol)
+    assert ready.error(REFUSED) == (REFUSED, bench.function.symbol)
     assert isinstance(ready.error(ready.call(words(way, area=9))), KeyError)
 
 
