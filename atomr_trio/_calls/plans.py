@@ -251,11 +251,11 @@ class Plans(DevicePart):
         finally:
             self._held = before
 
-    def bring(self, plan: Plan, restore: Verb, content: bytes, generation: Generation) -> None:
-        """Make a worker bring a plan of the compute lane to the state that a program leads to."""
+    def bring(self, plan: Plan, restore: Verb, calls: Sequence[bytes], generation: Generation) -> None:
+        """Make a worker bring a plan of the compute lane to the state that these calls lead to."""
         owner = _Definition(plan, generation, LANE_COMPUTE)
-        head = restore.struct.pack(plan.number, len(content))
-        self._hand_over(plan, generation, LANE_COMPUTE, restore, head, content, owner)
+        head = restore.struct.pack(plan.number, len(calls))
+        self._hand_over(plan, generation, LANE_COMPUTE, restore, head, b"".join(calls), owner)
 
     def _publish(self, plan: Plan, generation: Generation, lane: int) -> None:
         head, content = plan.definition(generation.workspace_room)

@@ -33,7 +33,7 @@ from .._supervision.mailbox import Mailbox
 from .._values.errors import DeviceError
 from .._wire.programs import Program
 from .._wire.protocol import LANE_COMPUTE, Verb
-from .._wire.records.plans import PlanTable, pack_addresses
+from .._wire.records.plans import RESTORED, PlanTable, pack_addresses
 from .batch_sender import BatchSender, ShortLaunches
 from .known import KnownCall, _repeatable
 from .launching import AwaitedLaunch, AwaitedLaunches, LaunchPath
@@ -52,10 +52,15 @@ class StatePrograms(NamedTuple):
     """The plan in this state."""
     ahead: Callable[[Any], Program]
     """The plan in any state, with what it takes to come to this one and to those behind it."""
-    restored: Callable[[Any], Program]
-    """The steps that bring the plan that was made ahead to this state."""
+    restored: Callable[[Any], Sequence[bytes]]
+    """The calls that bring the plan that was made ahead to this state; see `restoring`."""
     returns: Callable[[Any], bool]
-    """Whether these steps say all of its state, so that it is then as a new one."""
+    """Whether these calls say all of its state, so that it is then as a new one."""
+
+
+def restoring(place: int, scalars: bytes, times: int = 1) -> bytes:
+    """Return one of those calls: its place among those of the program (`Program.restore`), and its scalars."""
+    return RESTORED.pack(place, times) + scalars
 
 
 class StatefulPlan(Plan):
@@ -107,7 +112,7 @@ class StatefulPlan(Plan):
             return
         self._there = None
         if generation in self._ahead and (LANE_COMPUTE, self.number) in generation.plans:
-            self._plans.bring(self, self._restore, self._programs.restored(state).encode(), generation)
+            self._plans.bring(self, self._restore, self._programs.restored(state), generation)
         else:
             self._plans.withdraw(self, generation)
         self._ahead.discard(generation)

@@ -10,7 +10,8 @@ interpreter runs the programs of all libraries (``_worker/base/plans.py``).
 
 The steps of `make` are run once, when the plan is defined for a lane; they may block. Those of `execute` are run with
 each execution; they only enqueue. Objects are in numbered slots, from `Create` or `Query` on until the plan is dropped.
-What an execution itself makes lasts as long as the execution.
+What an execution itself makes lasts as long as the execution. The calls of `restore` bring the objects to another
+state: which of them are made, how often and with which scalars, comes with a record.
 
 A program crosses as JSON, with its image behind that as it is: JSON has no zero bytes, and so ends at the first one.
 `read` checks its form; the worker checks every function and argument against the bindings before it calls anything.
@@ -115,7 +116,8 @@ class Words(NamedTuple):
 
 
 class Scalars(NamedTuple):
-    """The address on the host of the scalars that come with an execution, from `offset` bytes on.
+    """The address on the host of the scalars that come with an execution, or with a call of `restore`, from `offset`
+    bytes on.
 
     There are none while a plan is made: `Bytes` stand for them there.
     """
@@ -291,6 +293,10 @@ class Program(NamedTuple):
     """The kernels of the image that are launched, and the number of parameters of each."""
     moves: bool = False
     """True if its objects have a state that each execution moves on. Behind one that fails there is none any more."""
+    restore: tuple[Call, ...] = ()
+    """The calls by which its objects can be brought to another state."""
+    restore_scalars: int = 0
+    """The bytes of scalars that come with each of those calls."""
 
     def encode(self) -> bytes:
         """Return the program as it crosses. Equal programs are equal bytes."""
@@ -305,6 +311,8 @@ class Program(NamedTuple):
             "image": len(self.image),
             "kernels": dict(self.kernels),
             "moves": self.moves,
+            "restore": [_step(each) for each in self.restore],
+            "restore_scalars": self.restore_scalars,
         }
         text = json.dumps(fields, separators=(",", ":")).encode()
         return text + _END + self.image if self.image else text
@@ -328,6 +336,8 @@ class Program(NamedTuple):
                 image,
                 {str(name): _count(parameters) for name, parameters in fields["kernels"].items()},
                 _flag(fields["moves"]),
+                tuple(map(_read_call, _list(fields["restore"]))),
+                _count(fields["restore_scalars"]),
             )
         except BadProgram:
             raise
@@ -397,6 +407,13 @@ def _read_step(fields: Any) -> Step:
     for field, value in zip(step._fields, step, strict=True):
         if not _FORMS[field](value):
             raise BadProgram(f"not the field {field} of {name}: {value!r}")
+    return step
+
+
+def _read_call(fields: Any) -> Call:
+    step = _read_step(fields)
+    if type(step) is not Call:
+        raise BadProgram(f"not a call: {fields!r}")
     return step
 
 

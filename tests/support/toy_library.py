@@ -279,9 +279,9 @@ class Bench:
     ) -> None:
         self._call(self.table.execute, self.payload(number, addresses, scalars), lane, ticket)
 
-    def restore(self, program: Program | bytes, number: int = 1, *, ticket: int = 1, by_file: bool = False) -> None:
-        content = program if isinstance(program, bytes) else program.encode()
-        head = self.table.restore.struct.pack(number, len(content))
+    def restore(self, *calls: bytes, count: int | None = None, ticket: int = 1, by_file: bool = False) -> None:
+        content = b"".join(calls)
+        head = self.table.restore.struct.pack(1, len(calls) if count is None else count)
         if not by_file:
             self._call(self.table.restore, head + content, None, ticket)
             return

@@ -100,6 +100,8 @@ programs = st.builds(
     st.binary(),
     st.dictionaries(names, counts),
     st.booleans(),
+    st.lists(st.builds(Call, names, lists), max_size=3).map(tuple),
+    counts,
 )
 
 
@@ -125,6 +127,8 @@ GOOD: dict[str, Any] = {
     "image": 0,
     "kernels": {},
     "moves": False,
+    "restore": [],
+    "restore_scalars": 0,
 }
 CALL = ["Call", "f", ["", 1]]
 
@@ -184,6 +188,9 @@ BAD: dict[str, Any] = {
     "a choice of half a call": GOOD | {"execute": [["Choose", ["Number", 0, "I"], ["", ["", "f"]]]]},
     "a choice of arguments that are none": GOOD | {"execute": [["Choose", ["Number", 0, "I"], ["", ["", "f", 1]]]]},
     "a truth by number": GOOD | {"moves": 1},
+    "a step to a state that is no call": GOOD | {"restore": [["Repeat", "f", ["", 1], 1]]},
+    "a call to a state that is none": GOOD | {"restore": [3]},
+    "a negative number of scalars of a state": GOOD | {"restore_scalars": -1},
     "a status by name": GOOD | {"make": [["Require", ["Slot", 0, ""], 0, 1, "x"]]},
     "an answer that is none": GOOD | {"answers": [3]},
     "answers that are none": GOOD | {"answers": {}},

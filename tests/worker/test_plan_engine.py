@@ -6,10 +6,12 @@ import struct
 from ctypes import c_void_p
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
 from atomr_cuda._library import CudaError, Library, SymbolMissing
+from atomr_trio._calls.stateful import restoring
 from atomr_trio._wire.programs import (
     OF_LANE,
     OF_PLAN,
@@ -286,52 +288,93 @@ def test_behind_a_failed_execution_of_a_plan_with_a_state_none_is_made_until_it_
     assert bench.toy.calls == [("toyShape", 0, 1)]
 
 
-def brought(*steps: Step) -> Program:
-    return Program(steps, (), 0)
+STATE = (
+    Call("toyShape", (Slot(0), Values((0, 1)), Number(0, "i"))),
+    Call("toySet", (Slot(0), Number(0, "i"), RoomOf(1), Slot(3))),
+    Call("toyHook", (Slot(0), Bytes(b"name\0"), Scalars(8), 4, Words((Slot(0), Slot(0))))),
+)
+"""The calls that bring a plan to a state."""
+
+
+def with_state(*calls: Call, scalars: int = 16) -> Program:
+    return program(THING, ASK, Room((64, 8), OF_LANE))._replace(restore=calls, restore_scalars=scalars)
+
+
+def brought(place: int, number: int, text: bytes = b"", times: int = 1) -> bytes:
+    return restoring(place, struct.pack("<Q8s", number, text), times)
 
 
 @pytest.mark.parametrize("by_file", [False, True])
 def test_a_plan_is_brought_to_a_state_by_calls_with_its_objects_and_its_workspace(bench: Bench, by_file: bool) -> None:
-    bench.define(program(THING, ASK, Room((64, 8), OF_LANE)))
+    bench.define(with_state(*STATE))
     bench.toy.calls.clear()
     room = bench.memory.allocated.copy()
-    state = Call("toySet", (Slot(0), 7, RoomOf(1), Slot(3)))
     bench.toy._toySet = lambda *arguments: None  # type: ignore[method-assign]
-    bench.restore(brought(Call(*SHAPES[0]), Repeat(*SHAPES[1], 2), state), by_file=by_file)
+    calls = [brought(0, 2, times=2), brought(1, 7), brought(0, 1), brought(2, 0, b"code"), brought(0, 2, times=0)]
+    bench.restore(*calls, by_file=by_file)
     ((address, _),) = room.items()
     assert bench.toy.calls == [
-        ("toyShape", 0),
         *[("toyShape", 0, 1)] * 2,
         ("toySet", 1, 7, address + 256, 3),
+        ("toyShape", 0),
+        ("toyHook", 1, "...", ANY, 4, "..."),
     ]
     assert bench.memory.allocated == room
     bench.toy.calls.clear()
+    bench.restore()
     bench.execute(scalars=SCALARS)
     assert bench.toy.names() == ["toyRun"]
 
 
+def test_what_a_call_to_a_state_points_to_lasts_until_all_are_made(bench: Bench) -> None:
+    seen: list[Any] = []
+    ask = Call("toyShape", (Slot(0), Values((0, 1)), 1))
+    bench.define(with_state(STATE[2], ask))
+    bench.toy._toyShape = lambda *_: seen.append(bench.toy._hook())  # type: ignore[method-assign,misc]
+    bench.restore(brought(0, 0, b"code"), brought(1, 0, b"none"))
+    assert seen == [(b"name", b"code", 1, 1)]
+
+
 BAD_STATES = {
-    "an object": brought(THING),
-    "a new object": brought(OTHER),
-    "a number": brought(ASK),
-    "an object given back": brought(Destroy(0)),
-    "a workspace": brought(Room((8,), OF_LANE)),
-    "a slot that is empty": brought(Call("toyShape", (Slot(1), Values((0,)), 1))),
-    "an object of another type": brought(Call("toyShape", (Slot(3), Values((0,)), 1))),
-    "a piece that is not there": brought(Call("toySet", (Slot(0), 7, RoomOf(1), 8))),
-    "a function that programs may not call": brought(Call("toySecret", (Slot(0),))),
-    "an execution": Program((Call(*SHAPES[0]),), (run(),), 2, 12),
-    "addresses": Program((Call(*SHAPES[0]),), (), 1),
-    "nothing that can be read": b"{}",
+    "an object": (THING,),
+    "a number": (ASK,),
+    "a call that is repeated": (Repeat(*SHAPES[0], 2),),
+    "a new object": (Call("toyCreate", (Out(1), 5)),),
+    "a slot that is empty": (Call("toyShape", (Slot(1), Values((0,)), 1)),),
+    "a slot that each execution fills": (Call("toyShape", (Slot(7), Values((0,)), 1)),),
+    "an object of another type": (Call("toyShape", (Slot(3), Values((0,)), 1)),),
+    "a piece that is not there": (Call("toySet", (Slot(0), 7, RoomOf(2), 8)),),
+    "a function that programs may not call": (Call("toySecret", (Slot(0),)),),
+    "an address": (Call("toySet", (Slot(0), 7, Address(0), 8)),),
+    "a scalar behind the last": (Call("toySet", (Slot(0), Number(16, "i"), RoomOf(0), 8)),),
+    "a scalar of another type": (Call("toySet", (Slot(0), Number(0, "d"), RoomOf(0), 8)),),
+    "bytes behind the last scalar": (Call("toySet", (Slot(0), 7, Scalars(16), 8)),),
 }
 
 
 @pytest.mark.parametrize("bad", BAD_STATES.values(), ids=BAD_STATES.keys())
-def test_a_state_that_does_not_fit_the_plan_calls_nothing_and_costs_the_plan(bench: Bench, bad: Any) -> None:
-    bench.define(program(THING, ASK, Room((64,), OF_LANE)))
+def test_a_plan_whose_calls_to_a_state_do_not_fit_it_is_not_made(bench: Bench, bad: tuple[Any, ...]) -> None:
+    anew = Create("toyNumber", (Out(7), Slot(0)), "toyForget")
+    content = with_state(*bad)._replace(execute=(anew,))
+    with pytest.raises(BadProgram):
+        bench.define(content)
+    assert bench.toy.calls == []
+    bench.define(content._replace(restore=STATE))
+
+
+BAD_RESTORINGS = {
+    "another call": [brought(0, 1), brought(3, 1)],
+    "a call with fewer scalars": [brought(0, 1), brought(0, 1)[:-1]],
+    "more than its calls": [brought(0, 1), brought(0, 1), b"\0"],
+}
+
+
+@pytest.mark.parametrize("bad", BAD_RESTORINGS.values(), ids=BAD_RESTORINGS.keys())
+def test_a_state_that_does_not_fit_the_plan_calls_nothing_and_costs_the_plan(bench: Bench, bad: list[bytes]) -> None:
+    bench.define(with_state(*STATE))
     bench.toy.calls.clear()
     with pytest.raises(BadProgram):
-        bench.restore(bad, ticket=5)
+        bench.restore(*bad, count=2, ticket=5)
     with pytest.raises(BadProgram):
         bench.execute(scalars=SCALARS)
     assert bench.toy.calls == []
@@ -343,15 +386,15 @@ def test_a_state_that_does_not_fit_the_plan_calls_nothing_and_costs_the_plan(ben
 
 def test_a_state_that_is_refused_costs_the_plan_and_one_of_an_unknown_plan_is_an_error(bench: Bench) -> None:
     with pytest.raises(KeyError):
-        bench.restore(brought())
-    bench.define(program())
+        bench.restore()
+    bench.define(with_state(*STATE))
     bench.toy.statuses["toyShape"] = 7
-    for attempt in (lambda: bench.restore(brought(Call(*SHAPES[0]))), lambda: bench.execute(scalars=SCALARS)):
+    for attempt in (lambda: bench.restore(brought(0, 1)), lambda: bench.execute(scalars=SCALARS)):
         with pytest.raises(CudaError) as caught:
             attempt()
         assert (caught.value.status, caught.value.function) == (7, "toyShape")
     with pytest.raises(CudaError):
-        bench.restore(brought())
+        bench.restore()
 
 
 def test_a_call_of_a_plan_with_a_state_that_was_made_ready_ends_with_a_failure(bench: Bench) -> None:

@@ -59,13 +59,17 @@ class PlanTable(VerbTable):
         """Give a plan back, once its last execution is done."""
         self.open: Verb = self.verb("open", Mode.BLOCKS, {})
         """Load the library and make its handle, ahead of the first plan: a standby has the time."""
-        self.restore: Verb = self.verb("restore", Mode.BLOCKS, {"plan": "Q", "program": "I"})
-        """Bring the objects of a plan to another state: make the calls of a program with them. What follows is as in a
-        definition, without an example."""
+        self.restore: Verb = self.verb("restore", Mode.BLOCKS, {"plan": "Q", "calls": "I"})
+        """Bring the objects of a plan to another state by so many of the calls that its program has for that. What
+        follows is a `RESTORED` for each, and its scalars behind that; or they are in a file, as with a definition."""
 
 
 PLACE_OF_ADDRESSES = struct.calcsize("<" + "".join(_EXECUTE.values()))
 """The offset of the addresses in the tail of an execution."""
+
+
+RESTORED = struct.Struct("<II")
+"""A call of `PlanTable.restore`: its place among those of the program, and how often it is made."""
 
 
 def pack_addresses(addresses: Sequence[int]) -> bytes:

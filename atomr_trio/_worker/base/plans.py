@@ -53,7 +53,7 @@ from ..._wire.programs import (
     Words,
     slots_of,
 )
-from ..._wire.records.plans import PLACE_OF_ADDRESSES, WORD, PlanTable, unpack_addresses
+from ..._wire.records.plans import PLACE_OF_ADDRESSES, RESTORED, WORD, PlanTable, unpack_addresses
 from ..._wire.status import StatusClass, classify
 from . import workspaces
 from .arrange import ArrangeKernels, Prepared
@@ -62,7 +62,7 @@ from .kernels import Image, Kernel, Kernels
 from .lanes import Target
 from .native_calls import NativeStep, native_steps
 from .plan_calls import Changing, Given, PlanCall, place_of, varies
-from .program_check import INTEGERS, Made, ProgramCheck
+from .program_check import INTEGERS, ProgramCheck
 from .shared_words import Words as SharedWords
 
 if TYPE_CHECKING:
@@ -115,6 +115,7 @@ class _Plan:
         """The arguments of the calls that make it: a library may read what is behind a pointer in a later one."""
         self.sets: tuple[PlanCall, ...] = ()
         self.calls: tuple[PlanCall, ...] = ()
+        self.restoring: tuple[PlanCall, ...] = ()
         self.entries: int = 0
         self.answers: tuple[int, ...] = ()
         self.failed: Any = None
@@ -137,13 +138,8 @@ class _Plan:
         self._anew = {slot for step in steps if isinstance(step, Create | Query) for slot in slots_of(step.arguments)}
         self.sets = tuple(self._bind(step.function, step.arguments) for step in steps if isinstance(step, Set))
         self.calls = tuple(self._bind_step(step) for step in steps if not isinstance(step, Set))
+        self.restoring = tuple(self._bind(each.function, each.arguments) for each in self.program.restore)
         self.entries = self.program.entries or ENTRIES_OF_A_CALL * len(self.calls)
-
-    @property
-    def made(self) -> Made:
-        """What further steps find."""
-        types = {slot: type(held) for slot, held in self._slots.items()}
-        return Made(types, len(self.places()))
 
     def take_steps(self, steps: Sequence[Step], allowed: int = 0) -> None:
         """Run steps. Raises the error of the first that fails."""
@@ -176,11 +172,7 @@ class _Plan:
         bound = self._bind(function, arguments)
         self._last = bound
         self._told.append(bound.arguments(given))
-        for _ in range(times):
-            with self._engine.services.capture_turns.synchronize():
-                status = bound.call(*self._told[-1])
-            if status:
-                raise self._engine.refused(self, status, bound, self._lane)
+        self._make(bound, self._told[-1], times)
 
     def _bind(self, name: str, arguments: Sequence[Argument]) -> PlanCall:
         function = self._engine.function(name)
@@ -300,6 +292,34 @@ class _Plan:
     def _number(self, place: Slot) -> int:
         held = self._slots[place.slot]
         return int(getattr(held, place.field) if place.field else held.value)
+
+    # The state.
+
+    def restore(self, count: int, content: bytes) -> None:
+        """Make these calls of those by which it is brought to another state, each with the scalars behind it.
+
+        Raises `BadProgram`, before any call, if they are none; and the error of the first that fails.
+        """
+        size, room, calls = RESTORED.size + self.program.restore_scalars, self.places(), []
+        if len(content) != count * size:
+            raise BadProgram(f"{count} calls have {count * size} bytes, not {len(content)}")
+        for at in range(0, len(content), size):
+            place, times = RESTORED.unpack_from(content, at)
+            if place >= len(self.restoring):
+                raise BadProgram(f"{place} is none of the {len(self.restoring)} calls that bring it to a state")
+            scalars = create_string_buffer(content[at + RESTORED.size : at + size], self.program.restore_scalars)
+            bound = self.restoring[place]
+            calls.append((bound, bound.arguments(Given((), scalars, room)), times, scalars))
+        for bound, arguments, times, _ in calls:
+            self._make(bound, arguments, times)
+
+    def _make(self, bound: PlanCall, arguments: tuple[Any, ...], times: int) -> None:
+        """Make a call that may block. Raises the error of its status."""
+        for _ in range(times):
+            with self._engine.services.capture_turns.synchronize():
+                status = bound.call(*arguments)
+            if status:
+                raise self._engine.refused(self, status, bound, self._lane)
 
     # The workspace.
 
@@ -695,15 +715,11 @@ class PlanEngine:
 
     def _restore(self, command: Command, lane: Lane) -> None:
         head = self.table.restore.struct
-        number, length = head.unpack_from(command.payload)
+        number, count = head.unpack_from(command.payload)
         kept, plan = self._kept(lane), self._plan(command.payload, lane)
         try:
-            content = command.payload[head.size :] or _content_of(command)
-            if len(content) != length:
-                raise BadProgram(f"it has {len(content)} bytes, not {length}")
-            program = Program.read(content)
-            self._check_of(program).check_steps(plan.made)
-            plan.take_steps(program.make)
+            content = command.payload[head.size :]
+            plan.restore(count, _content_of(command) if count and not content else content)
         except Exception as error:
             kept.failed[number] = error
             kept.dropped.append((command.ticket, kept.plans.pop(number)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from ctypes import Structure, c_char_p, c_double, c_float, c_int, c_int64, c_size_t, c_uint, c_uint64, c_void_p, sizeof
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from atomr_cuda._library import Function, Variable
 
@@ -50,18 +50,7 @@ INTEGERS: Final = frozenset((c_int, c_uint, c_int64, c_uint64, c_size_t))
 """The types of numbers that a slot may hold."""
 _EXECUTES: Final = (Set, Choose, Arrange, Launch)
 """The steps of executions alone."""
-_OF_STATES: Final = (Call, Repeat)
-"""The steps that bring the objects of a plan to a state."""
 _FLOATS: Final = frozenset((c_float, c_double))
-
-
-class Made(NamedTuple):
-    """What a plan has, for further steps."""
-
-    types: Mapping[int, Any]
-    """The type in each slot."""
-    pieces: int
-    """The number of pieces of its workspaces."""
 
 
 class ProgramCheck:
@@ -87,7 +76,11 @@ class ProgramCheck:
         """True from the first step on that fills a slot in each execution."""
         self._owned: set[int] = set()
         self._pieces = 0
-        self._has_lane_room = self._executing = False
+        self._has_lane_room = False
+        self._addresses = program.addresses
+        """The number of addresses that the steps are given."""
+        self._scalars = 0
+        """The bytes of scalars that they are given."""
 
     def check(self) -> None:
         """Raise `BadProgram` for the first thing that does not fit."""
@@ -101,20 +94,12 @@ class ProgramCheck:
             self._check_step(step, making=True)
         for answer in self._program.answers:
             self._check_number(answer)
-        self._executing = True
+        self._addresses, self._scalars = 0, program.restore_scalars
+        for function, arguments in program.restore:
+            self._check_call(function, arguments, outs=0)
+        self._addresses, self._scalars = program.addresses, program.scalars
         for step in self._program.execute:
             self._check_step(step, making=False)
-
-    def check_steps(self, made: Made) -> None:
-        """Raise the same for a program that only makes calls with what a plan has."""
-        self._types |= made.types
-        self._pieces = made.pieces
-        if self._program != Program(self._program.make, (), 0):
-            raise BadProgram("the program of a state has more than the steps that lead to it")
-        for step in self._program.make:
-            if type(step) not in _OF_STATES:
-                raise BadProgram(f"{type(step).__name__} in the program of a state")
-            self._check_step(step, making=True)
 
     def _check_step(self, step: Step, *, making: bool) -> None:
         kind = type(step)
@@ -217,16 +202,15 @@ class ProgramCheck:
             case Values(values):
                 return pointed in INTEGERS and all(_holds(pointed, each) for each in values)
             case Address(index):
-                return kind is c_void_p and index < self._program.addresses
+                return kind is c_void_p and index < self._addresses
             case RoomOf(piece):
                 return kind is c_void_p and piece < self._pieces
             case Words(words):
                 return c_void_p in (kind, pointed) and all(self._fits(each, c_void_p) for each in words)
             case Scalars(offset):
-                return kind is c_void_p and self._executing and offset < self._program.scalars
+                return kind is c_void_p and offset < self._scalars
             case Number(offset, form):
-                fits = kind in _NUMBERS[form] and offset + struct.calcsize(form) <= self._program.scalars
-                return fits and self._executing
+                return kind in _NUMBERS[form] and offset + struct.calcsize(form) <= self._scalars
             case Handle():
                 return kind is c_void_p and self._has_handle
             case Exported(name):

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from ..._calls.stateful import StatePrograms
+from ..._calls.stateful import StatePrograms, restoring
 from ..._wire.programs import (
     OF_LANE,
     Address,
@@ -42,6 +42,8 @@ from .positions import (
 )
 
 _GENERATOR: Final = Slot(0)
+_SEEDS: Final = Call("curandGenerateSeeds", (_GENERATOR,))
+"""Makes the settings of a generator take effect."""
 _SCRATCH: Final = 1 << 21
 """The most bytes that are drawn at a time to be thrown away."""
 _FEW: Final = 2
@@ -87,6 +89,10 @@ FUNCTIONS: Final[Mapping[str, Function]] = MappingProxyType(
 )
 """The functions by the verb and the dtype."""
 _OF_DRAW: Final = {each.draw: each for each in reversed(list(FUNCTIONS.values()))}
+_RECORDED: Final = tuple(each for draw, each in _OF_DRAW.items() if draw != LONG)
+"""The functions that make the draws of records once more."""
+_RESTORED: Final = struct.Struct("<Qd")
+"""The scalars of a call that brings a generator to a place: a seed, an offset or a number of numbers, and a lambda."""
 _SIZES: Final = {"uint32": 4, "float32": 4, "uint64": 8, "float64": 8}
 
 
@@ -123,13 +129,32 @@ def generator_ahead(place: Place) -> Program:
     draws = () if KINDS[place.kind].is_quasi else (WORDS, UNIFORM64, NORMAL32, NORMAL64)
     few = dict.fromkeys(recorded(place.kind, draw, _FEW, 0.0) for draw in draws)
     drawn = [step for entry in few for step in _drawn_again(entry)]
-    return _drawing((*_created(place), *_set(place), *([Room((_SCRATCH,), OF_LANE)] if drawn else []), *drawn))
+    made = (*_created(place), *_set(place), *([Room((_SCRATCH,), OF_LANE)] if drawn else []), *drawn)
+    scalars = _RESTORED.size
+    return (
+        _drawing(made)._replace(restore=_restoring(place), restore_scalars=scalars)
+        if _returns(place)
+        else _drawing(made)
+    )
 
 
-def generator_restored(place: Place) -> Program:
-    """The steps that bring such a generator to a place."""
-    drawn = [step for entry in place.record for step in _drawn_again(entry)]
-    return Program((*_set(place), *drawn), (), addresses=0)
+def generator_restored(place: Place) -> list[bytes]:
+    """The calls that bring such a generator to a place."""
+    settings = _settings(place)
+    calls = [restoring(number, _RESTORED.pack(value, 0.0)) for number, (_, _, value) in enumerate(settings)]
+    calls.append(restoring(len(settings), _RESTORED.pack(0, 0.0)))
+    for entry in place.record:
+        number = len(settings) + 1 + _RECORDED.index(function_of(entry))
+        for count, times in _parts(entry):
+            calls.append(restoring(number, _RESTORED.pack(count, entry.lam), times))
+    return calls
+
+
+def _restoring(place: Place) -> tuple[Call, ...]:
+    """The calls of which those are some. Places of one kind of generators have the same."""
+    settings = [Call(name, (_GENERATOR, Number(0, form))) for name, form, _ in _settings(place)]
+    draws = [] if KINDS[place.kind].is_quasi else [_draw(each, Number(0, "Q"), Number(8, "d")) for each in _RECORDED]
+    return (*settings, _SEEDS, *draws)
 
 
 def _returns(place: Place) -> bool:
@@ -164,36 +189,42 @@ def _created(place: Place) -> tuple[Step, ...]:
     return create, Call("curandSetStream", (_GENERATOR, Stream()))
 
 
-def _set(place: Place) -> list[Step]:
-    """The steps that bring a generator to the offset of a place."""
+def _settings(place: Place) -> list[tuple[str, str, int]]:
+    """The functions that bring a generator to the offset of a place, each with the format and the value of a number."""
     kind = KINDS[place.kind]
-    setting = (
-        Call("curandSetQuasiRandomGeneratorDimensions", (_GENERATOR, place.dims))
+    settings = [
+        ("curandSetQuasiRandomGeneratorDimensions", "I", place.dims)
         if kind.is_quasi
-        else Call("curandSetPseudoRandomGeneratorSeed", (_GENERATOR, place.seed))
-    )
-    steps: list[Step] = [
-        setting,
-        Call("curandSetGeneratorOrdering", (_GENERATOR, kind.orderings[place.ordering])),
+        else ("curandSetPseudoRandomGeneratorSeed", "Q", place.seed),
+        ("curandSetGeneratorOrdering", "i", kind.orderings[place.ordering]),
     ]
     if kind.has_offset:
-        steps.append(Call("curandSetGeneratorOffset", (_GENERATOR, place.offset)))
-    steps.append(Call("curandGenerateSeeds", (_GENERATOR,)))
-    return steps
+        settings.append(("curandSetGeneratorOffset", "Q", place.offset))
+    return settings
+
+
+def _set(place: Place) -> list[Step]:
+    """The steps that bring a generator to the offset of a place."""
+    return [*(Call(name, (_GENERATOR, value)) for name, _, value in _settings(place)), _SEEDS]
 
 
 def _drawn_again(entry: Entry) -> list[Step]:
     """The steps that draw numbers and throw them away, some at a time."""
-    function = function_of(entry)
-    most = _SCRATCH // _SIZES[function.dtype]
+    drawn = [(_draw(function_of(entry), count, entry.lam), times) for count, times in _parts(entry)]
+    return [call if times == 1 else Repeat(*call, times) for call, times in drawn]
+
+
+def _parts(entry: Entry) -> list[tuple[int, int]]:
+    """How many numbers of an entry are drawn at a time, and how often."""
+    most = _SCRATCH // _SIZES[function_of(entry).dtype]
     times, rest = divmod(entry.numbers, most)
+    return [(count, often) for count, often in ((most, times), (rest, 1)) if count and often]
 
-    def arguments(count: int) -> tuple[Argument, ...]:
-        parameters = (entry.lam,) if entry.draw == POISSON else (0.0, 1.0)[: len(function.parameters)]
-        return (_GENERATOR, RoomOf(0), count, *parameters)
 
-    steps: list[Step] = [Repeat(function.name, arguments(most), times)] if times else []
-    return [*steps, Call(function.name, arguments(rest))] if rest else steps
+def _draw(function: Function, count: Argument, lam: Argument) -> Call:
+    """The call that draws so many numbers, to be thrown away."""
+    parameters = (lam,) if function.draw == POISSON else (0.0, 1.0)[: len(function.parameters)]
+    return Call(function.name, (_GENERATOR, RoomOf(0), count, *parameters))
 
 
 class Conversion(NamedTuple):
