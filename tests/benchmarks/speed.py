@@ -127,7 +127,9 @@ IMPORTS = {
     NUMBA: "import numba.cuda",
 }
 NEEDS_NO_GPU = ("python alone", IMPORTED_ANYWAY, OURS)
-"""What is imported on the simulator too."""
+"""What is imported on the simulator too, and what imports are judged by."""
+JUDGED_IMPORTS = 7
+"""So many processes for these imports at least: of two, one was late by a quarter of its time."""
 
 
 def timed_process(code: str, *arguments: str) -> float:
@@ -153,13 +155,17 @@ def _last_line(text: str) -> str:
 def processes(
     what: str, programs: Mapping[str, tuple[str, ...]], repetitions: int, uncounted: int = 1
 ) -> Iterator[Measure | Absent]:
-    """Run each program so many times; the first run, which fills caches, does not count."""
-    for who, program in programs.items():
-        try:
-            seconds = [timed_process(*program) for _ in range(uncounted + repetitions)]
-            yield Measure(what, who, seconds[uncounted:])
-        except (ChildProcessError, subprocess.TimeoutExpired) as failed:
-            yield Absent(what, who, f"not available: {failed}")
+    """Run each program so many times, in turns; the first run, which fills caches, does not count."""
+    seconds: dict[str, list[float]] = {who: [] for who in programs}
+    for _ in range(uncounted + repetitions):
+        for who in [*seconds]:
+            try:
+                seconds[who].append(timed_process(*programs[who]))
+            except (ChildProcessError, subprocess.TimeoutExpired) as failed:
+                del seconds[who]
+                yield Absent(what, who, f"not available: {failed}")
+    for who, found in seconds.items():
+        yield Measure(what, who, found[uncounted:])
 
 
 def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Table) -> None:
@@ -202,13 +208,19 @@ def idling(subjects: list[Subject], plan: Plan, table: Table) -> dict[str, list[
 def starts(backend: str, plan: Plan, table: Table) -> None:
     """Measure imports and first results, each in a fresh process."""
     on_gpu = backend == "cuda"
-    imports = {who: (code,) for who, code in IMPORTS.items() if on_gpu or who in NEEDS_NO_GPU}
+    imports, others = (
+        {who: (code,) for who, code in IMPORTS.items() if (who in NEEDS_NO_GPU) is needs_none}
+        for needs_none in (True, False)
+    )
     results = {
         who: (PROLOGUE + code, SOURCE, backend) for who, code in FIRST_RESULTS.items() if on_gpu or who in NEEDS_NO_GPU
     }
-    for row, programs in ((IMPORT_ROW, imports), (START_ROW, results)):
+    parts = [(IMPORT_ROW, imports, max(plan.processes, JUDGED_IMPORTS) if on_gpu else plan.processes)]
+    if on_gpu:
+        parts.append((IMPORT_ROW, others, plan.processes))
+    for row, programs, count in (*parts, (START_ROW, results, plan.processes)):
         tell(f"{row}, each in a fresh process")
-        for each in processes(row, programs, plan.processes, plan.uncounted):
+        for each in processes(row, programs, count, plan.uncounted):
             if isinstance(each, Measure):
                 take_in(table, [each])
             else:
