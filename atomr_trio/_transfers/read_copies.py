@@ -18,8 +18,8 @@ import trio
 
 from .._values.errors import DeviceError
 from .reading import LEAVING_SECONDS, is_ready_to_read, may_read, tear_unread, was_not_read
-from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, ShortCopy, bytes_of, pieces_of
-from .staging import Slot, StagingPool
+from .short_copies import SHORT_BYTES, SHORT_PIECE, SIGN_EVERY, CopyPath, OneSlotCopy, bytes_of, pieces_of
+from .staging import StagingPool
 
 if TYPE_CHECKING:
     from .._arrays.arrays import DeviceArray
@@ -46,20 +46,12 @@ def begin_read(path: CopyPath, staging: StagingPool, array: DeviceArray, host: n
     return None if slots is None else ReadCopy(path, array, host, slots[0], pieces)
 
 
-class ReadCopy(ShortCopy):
+class ReadCopy(OneSlotCopy):
     """Such a copy under way."""
 
     reads = True
 
-    __slots__ = ("_pieces",)
-
-    def __init__(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slot: Slot, pieces: list[tuple[int, int]]
-    ) -> None:
-        super().__init__(path, array, host, [slot])
-        self._pieces = pieces
-        """The begin and the size of each."""
-        self._count = len(pieces)
+    __slots__ = ()
 
     async def _give_up(self, error: BaseException) -> None:
         if self._begun and not isinstance(error, Exception):

@@ -72,6 +72,10 @@ copied. What is larger goes this way with a helper (``stretch_copies.py``) or wi
 SHORT_PIECE = MEDIUM_SLOT
 """Bytes of a piece: the GPU takes a quarter of the time for it that memcpy takes."""
 
+FIRST_TO_HOST = 256 << 10
+"""Bytes of the first of two pieces to the host: the memcpy of a copy begins when it has come, and the GPU brings the
+other one in less time than that takes."""
+
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
 
@@ -451,8 +455,7 @@ class ShortCopy(Sleeper):
             for number in range(self._count):
                 if not number or not self._has_run(number + 1):  # behind the first one others have had a turn
                     await self._until(number + 1)
-                self._take(number, self._slots[0])
-                self._slots.pop(0).release()
+                self._take(number)
             await self._until_settled()
         except BaseException as error:
             await self._give_up(error)
@@ -478,10 +481,11 @@ class ShortCopy(Sleeper):
                 slot.load(memory[begin : begin + size])
             self._send((address + begin, slot.place, size))
 
-    def _take(self, number: int, slot: Slot) -> None:
-        """Copy the bytes of a command from its slot."""
+    def _take(self, number: int) -> None:
+        """Copy the bytes of a command from its slot, and release that."""
         begin = number * SHORT_PIECE
-        slot.store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
+        self._slots[0].store(bytes_of(self._host)[begin : begin + SHORT_PIECE])
+        self._slots.pop(0).release()
 
     def _send(self, words: tuple[int, ...], form: Form | None = None) -> None:
         path, array = self._path, self._array
@@ -607,8 +611,35 @@ class ShortBoxCopy(ShortCopy):
                 self._plan.load(piece, slot.bytes)
             self._send(*self._path.command_of(self._plan, piece, slot))
 
-    def _take(self, number: int, slot: Slot) -> None:
-        self._plan.store(self._plan.pieces[number], slot.bytes)
+    def _take(self, number: int) -> None:
+        self._plan.store(self._plan.pieces[number], self._slots[0].bytes)
+        self._slots.pop(0).release()
+
+
+class OneSlotCopy(ShortCopy):
+    """A copy of packed memory, to the host, whose pieces are parts of one slot."""
+
+    __slots__ = ("_pieces",)
+
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slot: Slot, pieces: list[tuple[int, int]]
+    ) -> None:
+        super().__init__(path, array, host, [slot])
+        self._pieces = pieces
+        """The begin and the size of each."""
+        self._count = len(pieces)
+
+    def _send_all(self) -> None:
+        array, place = self._array, self._slots[0].place
+        address = array._storage.block.address + array._offset
+        for begin, size in self._pieces:
+            self._send((address + begin, place + begin, size))
+
+    def _take(self, number: int) -> None:
+        (begin, size), slots = self._pieces[number], self._slots
+        slots[0].store(bytes_of(self._host)[begin : begin + size], begin)
+        if number + 1 == self._count:
+            slots.pop().release()
 
 
 def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:

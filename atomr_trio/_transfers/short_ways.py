@@ -12,7 +12,7 @@ from .copy_plan import PINNED_PIECE, Way, rows_of
 from .long_copies import begin_long
 from .read_copies import begin_read
 from .reading import READ_LEAST, is_ready_to_read, may_read
-from .short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, Form, ShortBoxCopy, ShortCopy
+from .short_copies import FIRST_TO_HOST, SHORT_BYTES, SHORT_PIECE, CopyPath, Form, OneSlotCopy, ShortBoxCopy, ShortCopy
 from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
 from .stretch_copies import STRETCH_BYTES, begin_stretch
@@ -70,6 +70,10 @@ class ShortCopies(DevicePart):
         if not path.takes(block, count):
             return None
         path.note_ended()
+        slots = None if path.incoming else self._staging.acquire_several(size, 1)
+        if slots is not None:
+            pieces = [(0, FIRST_TO_HOST), (FIRST_TO_HOST, size - FIRST_TO_HOST)]
+            return OneSlotCopy(path, array, host, slots[0], pieces)
         slots = self._staging.acquire_several(SHORT_PIECE, count)
         return None if slots is None else ShortCopy(path, array, host, slots)
 

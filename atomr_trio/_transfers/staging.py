@@ -127,9 +127,9 @@ class Slot:
         # It takes a fifth of the time that two arrays of bytes take.
         pool.map[begin : begin + packed.nbytes] = packed  # type: ignore[call-overload]  # an array is a buffer
 
-    def store(self, packed: npt.NDArray[Any]) -> None:
-        """Overwrite a C-contiguous array with the first bytes of the slot."""
-        pool, begin = self._pool, self.offset
+    def store(self, packed: npt.NDArray[Any], begin: int = 0) -> None:
+        """Overwrite a C-contiguous array with the bytes of the slot from `begin` on."""
+        pool, begin = self._pool, self.offset + begin
         if pool.closed:
             raise _closed()
         end = begin + packed.nbytes

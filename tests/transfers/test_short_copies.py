@@ -17,9 +17,18 @@ from atomr_trio import CommandFailed, ContextLost
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, short_copies
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, ShortCopy
+from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, OneSlotCopy
 from atomr_trio._transfers.short_ways import ShortCopies
-from atomr_trio._transfers.staging import MEDIUM_SLOT, MEDIUM_SLOTS, SMALL_SLOT, SMALL_SLOTS, TINY_SLOT, TINY_SLOTS
+from atomr_trio._transfers.staging import (
+    LARGE_SLOT,
+    LARGE_SLOTS,
+    MEDIUM_SLOT,
+    MEDIUM_SLOTS,
+    SMALL_SLOT,
+    SMALL_SLOTS,
+    TINY_SLOT,
+    TINY_SLOTS,
+)
 from atomr_trio._transfers.transfers import Transfers
 from atomr_trio._wire.protocol import LANE_COPY_IN, LANE_COPY_OUT
 from support import open_test_device
@@ -124,16 +133,49 @@ async def test_a_last_piece_of_a_few_bytes_needs_no_slot_of_its_size(short_alone
 
 
 @pytest.mark.usefixtures("nothing_is_read")
-@pytest.mark.parametrize("direction", ["in", "out"])
-async def test_without_enough_slots_a_copy_goes_the_general_way(direction):
+async def test_without_enough_slots_a_copy_to_the_device_goes_the_general_way():
     async with scenario() as dev:
         host = numbers(SHORT_BYTES - 1, np.uint8)
         array = await dev.to_device(host[::-1].copy())
         taken = [staging(dev).acquire_nowait(SHORT_PIECE) for _ in range(MEDIUM_SLOTS - 1)]
-        before, out = submitted(dev, LANES[direction]), np.zeros_like(host)
-        await (array.copy_from(host) if direction == "in" else array.copy_to(out))
-        assert submitted(dev, LANES[direction]) == before + 1
-        assert same(out, host[::-1]) if direction == "out" else same(await array.to_host(), host)
+        before = submitted(dev, LANE_COPY_IN)
+        await array.copy_from(host)
+        assert submitted(dev, LANE_COPY_IN) == before + 1
+        assert same(await array.to_host(), host)
+        for slot in taken:
+            slot.release()
+        assert staging(dev).idle
+
+
+async def test_without_any_slots_a_copy_to_the_host_goes_the_general_way_and_waits_for_one():
+    async with scenario() as dev:
+        host = numbers(SHORT_BYTES - 1, np.uint8)
+        array, out = await dev.to_device(host), np.zeros_like(host)
+        taken = [staging(dev).acquire_nowait(SHORT_PIECE) for _ in range(MEDIUM_SLOTS - 1)]
+        taken += [staging(dev).acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
+        before = submitted(dev, LANE_COPY_OUT)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(array.copy_to, out)
+            await trio.testing.wait_all_tasks_blocked()
+            assert submitted(dev, LANE_COPY_OUT) == before
+            for slot in taken:
+                slot.release()
+        assert submitted(dev, LANE_COPY_OUT) == before + 1
+        assert same(out, host)
+        assert staging(dev).idle
+
+
+@pytest.mark.parametrize("size", [SHORT_PIECE + 1, SHORT_BYTES])
+async def test_without_a_large_slot_a_copy_to_the_host_goes_through_two_smaller_ones(short_alone, size):
+    async with scenario() as dev:
+        host = numbers(size, np.uint8)
+        array, out = await dev.to_device(host), np.zeros_like(host)
+        taken = [staging(dev).acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
+        short_alone()
+        before = submitted(dev, LANE_COPY_OUT)
+        await array.copy_to(out)
+        assert submitted(dev, LANE_COPY_OUT) == before + 2
+        assert same(out, host)
         for slot in taken:
             slot.release()
         assert staging(dev).idle
@@ -172,18 +214,18 @@ async def test_many_copies_at_a_time_share_the_slots(short_alone):
 async def takes_of_copies(dev: atomr_trio.Device, monkeypatch: Any, count: int) -> list[tuple[bool, bool]]:
     """Copy from the device in several pieces, and note at each whether all had ended and whether the task polled."""
     array, out = await dev.to_device(np.ones(SHORT_BYTES, np.uint8)), np.zeros(SHORT_BYTES, np.uint8)
-    settler, take, seen = core_of(dev).current.settler, ShortCopy._take, []
+    settler, take, seen = core_of(dev).current.settler, OneSlotCopy._take, []
 
-    def note(copy: ShortCopy, *given: Any) -> int:
+    def note(copy: OneSlotCopy, number: int) -> None:
         seen.append((copy._ended == copy._count, settler.looked_for))
-        return take(copy, *given)
+        take(copy, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ShortCopy, "_take", note)
+        patch.setattr(OneSlotCopy, "_take", note)
         await trio.testing.wait_all_tasks_blocked()  # else the settler may still poll, and no caller does
         for _ in range(count):
             await array.copy_to(out)
-    assert len(seen) == count * SHORT_BYTES // SHORT_PIECE
+    assert len(seen) == 2 * count
     assert not settler.looked_for
     assert out.all()
     return seen
