@@ -14,10 +14,12 @@ The commands of a copy are settled as launches are that went the short way: in t
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+import attrs
 import numpy as np
 import numpy.typing as npt
 import trio
@@ -75,6 +77,9 @@ SHORT_PIECE = MEDIUM_SLOT
 FIRST_TO_HOST = 256 << 10
 """Bytes of the first of two pieces to the host: the memcpy of a copy begins when it has come, and the GPU brings the
 other one in less time than that takes."""
+
+PIECES_OF_ROWS = {True: (SHORT_PIECE, SHORT_PIECE), False: (FIRST_TO_HOST, SHORT_BYTES)}
+"""The most bytes of the first piece of rows and of the others: to the device, and to the host."""
 
 SIGN_EVERY = 4
 """So many pieces of a copy to the device share a ticket; their slots are free when it is reached."""
@@ -617,12 +622,12 @@ class ShortBoxCopy(ShortCopy):
 
 
 class OneSlotCopy(ShortCopy):
-    """A copy of packed memory, to the host, whose pieces are parts of one slot."""
+    """A copy of packed memory whose pieces are parts of one slot."""
 
     __slots__ = ("_pieces",)
 
     def __init__(
-        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slot: Slot, pieces: list[tuple[int, int]]
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slot: Slot, pieces: Sequence[tuple[int, int]]
     ) -> None:
         super().__init__(path, array, host, [slot])
         self._pieces = pieces
@@ -630,16 +635,54 @@ class OneSlotCopy(ShortCopy):
         self._count = len(pieces)
 
     def _send_all(self) -> None:
-        array, place = self._array, self._slots[0].place
-        address = array._storage.block.address + array._offset
-        for begin, size in self._pieces:
-            self._send((address + begin, place + begin, size))
+        slot, memory, incoming = self._slots[0], bytes_of(self._host), self._path.incoming
+        for number, (begin, size) in enumerate(self._pieces):
+            if incoming:
+                slot.load(memory[begin : begin + size], begin)
+            self._send(*self._command(number, slot))
+
+    def _command(self, number: int, slot: Slot) -> tuple[tuple[int, ...], Form | None]:
+        """Return the words and the form of a command; see `Send`."""
+        begin, size = self._pieces[number]
+        array = self._array
+        return (array._storage.block.address + array._offset + begin, slot.place + begin, size), None
 
     def _take(self, number: int) -> None:
         (begin, size), slots = self._pieces[number], self._slots
         slots[0].store(bytes_of(self._host)[begin : begin + size], begin)
         if number + 1 == self._count:
             slots.pop().release()
+
+
+class RowsCopy(OneSlotCopy):
+    """Such a copy with an array of which each piece is some rows."""
+
+    __slots__ = ("_boxes",)
+
+    def __init__(
+        self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], slot: Slot, boxes: Sequence[Box]
+    ) -> None:
+        super().__init__(path, array, host, slot, [(box.other_offset, box.size) for box in boxes])
+        self._boxes = boxes
+
+    def _command(self, number: int, slot: Slot) -> tuple[tuple[int, ...], Form | None]:
+        box, array, path = self._boxes[number], self._array, self._path
+        here, there = array._storage.block.address + array._offset + box.offset, slot.offset + box.other_offset
+        ends = (here, there) if path.incoming else (there, here)
+        return (slot.area, *ends), path.form_of(box)
+
+
+@functools.lru_cache(maxsize=256)
+def parts_of_rows(rows: Box, first: int, most: int) -> Sequence[Box]:
+    """Return rows as boxes of `first` bytes and then `most` bytes at most each, but of a row at least."""
+    parts: list[Box] = []
+    done = 0
+    while done < rows.height:
+        height = min(max(1, (most if parts else first) // rows.width), rows.height - done)
+        offset, other = rows.offset + done * rows.pitch, rows.other_offset + done * rows.other_pitch
+        parts.append(attrs.evolve(rows, height=height, offset=offset, other_offset=other))
+        done += height
+    return tuple(parts)
 
 
 def pieces_of(size: int, piece: int) -> list[tuple[int, int]]:

@@ -7,12 +7,25 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy.typing as npt
 
 from .._arrays.arrays import Storage
+from .._arrays.layout import Box
 from .._generation.core import DeviceCore, DevicePart
 from .copy_plan import PINNED_PIECE, Way, rows_of
 from .long_copies import begin_long
 from .read_copies import begin_read
 from .reading import READ_LEAST, is_ready_to_read, may_read
-from .short_copies import FIRST_TO_HOST, SHORT_BYTES, SHORT_PIECE, CopyPath, Form, OneSlotCopy, ShortBoxCopy, ShortCopy
+from .short_copies import (
+    FIRST_TO_HOST,
+    PIECES_OF_ROWS,
+    SHORT_BYTES,
+    SHORT_PIECE,
+    CopyPath,
+    Form,
+    OneSlotCopy,
+    RowsCopy,
+    ShortBoxCopy,
+    ShortCopy,
+    parts_of_rows,
+)
 from .single_copies import SingleCopy
 from .staging import SMALL_SLOT
 from .stretch_copies import STRETCH_BYTES, begin_stretch
@@ -106,6 +119,9 @@ class ShortCopies(DevicePart):
                 return self._begin_single(path, array, host, path.form_of(rows))
             if rows is not None and size > SHORT_BYTES:
                 return begin_long(path, self._transfers, array, host, rows)
+            copy = None if rows is None else self._begin_rows(path, array, host, rows)
+            if copy is not None:
+                return copy
         if size > SHORT_BYTES:
             return None
         plan = path.plan_boxes(array, host)
@@ -113,6 +129,14 @@ class ShortCopies(DevicePart):
             return None
         slots = self._staging.acquire_several(min(host.nbytes, SHORT_PIECE), len(plan.pieces))
         return None if slots is None else ShortBoxCopy(path, plan, slots)
+
+    def _begin_rows(self, path: CopyPath, array: DeviceArray, host: npt.NDArray[Any], rows: Box) -> RowsCopy | None:
+        boxes = parts_of_rows(rows, *PIECES_OF_ROWS[path.incoming])
+        if not path.takes(array._storage.block, len(boxes)):
+            return None
+        path.note_ended()
+        slots = self._staging.acquire_several(host.nbytes, 1)
+        return None if slots is None else RowsCopy(path, array, host, slots[0], boxes)
 
     def learn(self, way: Way) -> None:
         """Prepare the short way for the next copy, after one that went the general way."""

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import ml_dtypes
 import numpy as np
 import pytest
@@ -14,10 +16,18 @@ import trio.testing
 
 import atomr_trio
 from atomr_trio import CommandFailed, ContextLost
+from atomr_trio._arrays.layout import Box
 from atomr_trio._device.device import core_of
 from atomr_trio._transfers import copy_plan, short_copies
 from atomr_trio._transfers.batch_copies import BATCH_IN_BYTES
-from atomr_trio._transfers.short_copies import SHORT_BYTES, SHORT_PIECE, CopyPath, OneSlotCopy
+from atomr_trio._transfers.short_copies import (
+    SHORT_BYTES,
+    SHORT_PIECE,
+    CopyPath,
+    OneSlotCopy,
+    RowsCopy,
+    parts_of_rows,
+)
 from atomr_trio._transfers.short_ways import ShortCopies
 from atomr_trio._transfers.staging import (
     LARGE_SLOT,
@@ -670,7 +680,7 @@ RECTANGLES = {
 
 
 @pytest.mark.parametrize("name", RECTANGLES)
-@pytest.mark.parametrize("rows", [1, 7, 250, 1500])
+@pytest.mark.parametrize("rows", [1, 7, 250, 1500, 2900])
 async def test_rectangles_go_the_short_way_in_both_directions(name, rows, monkeypatch):
     index, on_host = RECTANGLES[name]
     if on_host is not None or name == "backwards":
@@ -695,6 +705,45 @@ async def test_rectangles_go_the_short_way_in_both_directions(name, rows, monkey
             await array.copy_to(again)
         assert same(again, whole)
         assert staging(dev).idle
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+@pytest.mark.parametrize(("rows", "width"), [(2, 400_000), (3, 300_004), (2600, 400), (130_000, 8)])
+async def test_larger_rows_pass_through_one_slot_or_two_smaller_ones(rows, width, is_large, monkeypatch):
+    async with scenario() as dev:
+        whole = numbers((rows, width // 2), np.int32)
+        array, out = await dev.to_device(whole), np.zeros((rows, width // 4), np.int32)
+        view, taken, made = array[:, : width // 4], [], []
+        begin = RowsCopy.__init__
+
+        def note(copy: RowsCopy, *given: Any) -> None:
+            made.append(copy)
+            begin(copy, *given)
+
+        monkeypatch.setattr(RowsCopy, "__init__", note)
+        if not is_large:
+            taken = [staging(dev).acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]
+        await view.copy_to(out)
+        assert same(out, np.ascontiguousarray(whole[:, : width // 4]))
+        await view.copy_from(out ^ 5)
+        whole[:, : width // 4] ^= 5
+        for slot in taken:
+            slot.release()
+        assert len(made) == 2 * is_large
+        assert same(await array.to_host(), whole)
+        assert staging(dev).idle
+
+
+@hypothesis.given(*[st.integers(1, 40)] * 4)
+def test_parts_of_rows_are_all_of_them_and_not_too_large(width: int, height: int, first: int, most: int) -> None:
+    rows = Box(width, height, 1, 7, 3 * width, 3 * width * height, 0, width, width * height)
+    begin = 0
+    for number, part in enumerate(parts_of_rows(rows, first, most)):
+        assert (part.other_offset, part.offset) == (begin * width, 7 + 3 * begin * width)
+        assert part.height == 1 or part.size <= (most if number else first)
+        assert (part.width, part.pitch, part.other_pitch) == (width, 3 * width, width)
+        begin += part.height
+    assert begin == height
 
 
 async def test_what_is_no_rectangle_goes_the_general_way():
