@@ -59,6 +59,7 @@ from . import workspaces
 from .arrange import ArrangeKernels, Prepared
 from .calls import ENTRIES_OF_A_CALL, Handles, made_ready, refusal
 from .kernels import Image, Kernel, Kernels
+from .lane_plans import LanePlans
 from .lanes import Target
 from .native_calls import NativeStep, native_steps
 from .plan_calls import Changing, Given, PlanCall, place_of, varies
@@ -93,7 +94,7 @@ class _Workspace(NamedTuple):
 class _Plan:
     """The objects of one plan on one lane."""
 
-    def __init__(self, engine: PlanEngine, program: Program, lane: Lane, kept: _LanePlans) -> None:
+    def __init__(self, engine: PlanEngine, program: Program, lane: Lane, kept: LanePlans) -> None:
         self.program: Program = program
         self._engine = engine
         self._lane = lane
@@ -524,59 +525,6 @@ def _rounded(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-# --- the plans of a lane ----------------------------------------------------------------------------------------------
-
-
-class _LanePlans:
-    """What is kept for one lane."""
-
-    def __init__(self, engine: PlanEngine) -> None:
-        self._engine = engine
-        self.plans: dict[int, _Plan] = {}
-        self.failed: dict[int, Exception] = {}
-        """The errors of plans that could not be made, for the executions that were sent behind."""
-        self.dropped: list[tuple[int, _Plan]] = []
-        """Plans that are not used any more, with the last ticket that may use them."""
-        self.handle: Any = None
-        self.room: Any = None
-        self.room_bytes: int = 0
-        self.is_captured: bool = False
-        """True for the lane of a graph. What calls were captured with stays in its place."""
-        self._retired: list[tuple[Any, int]] = []
-        """Workspaces that captured calls may still use."""
-
-    def grow(self, size: int, allowed: int, lane: Lane) -> None:
-        """Make the lane's workspace at least so large. Raises an error if all take more than `allowed` bytes then.
-
-        The old one is given back behind that, since its plans need it if there is no memory for a new one.
-        """
-        if size <= self.room_bytes:
-            return
-        old, before = self.room, self.room_bytes
-        self.room = self._engine.allocate(size, size if self.is_captured else size - before, allowed)
-        self.room_bytes = size
-        if old is not None and self.is_captured:
-            self._retired.append((old, before))
-        elif old is not None:
-            self._engine.services.forget_hot()
-            self._engine.driver.cuStreamSynchronize(lane.stream)  # running work may still use it
-            self._engine.release(old, 0)
-
-    def collect(self, finished: int) -> None:
-        """Destroy the plans whose last execution the GPU has reached."""
-        ready = [plan for ticket, plan in self.dropped if ticket <= finished]
-        self.dropped = [each for each in self.dropped if each[0] > finished]
-        for plan in ready:
-            plan.destroy()
-
-    def close(self) -> list[Callable[[], object]]:
-        """Return the calls that give everything back."""
-        plans = [*self.plans.values(), *(plan for _, plan in self.dropped)]
-        calls: list[Callable[[], object]] = [plan.destroy for plan in plans]
-        rooms = [*self._retired, *([(self.room, self.room_bytes)] if self.room is not None else [])]
-        return calls + [functools.partial(self._engine.release, *each) for each in rooms]
-
-
 # --- the engine -------------------------------------------------------------------------------------------------------
 
 
@@ -612,7 +560,7 @@ class PlanEngine:
         self._arranging: ArrangeKernels | None = None
         self.kernels: Kernels = Kernels(driver, kernels or {})
         self._making_handle = threading.Lock()
-        self._lanes: dict[int, _LanePlans] = {}
+        self._lanes: dict[int, LanePlans] = {}
         self._calls: dict[str, Callable[..., int]] = {}
         self.calls: dict[int, Callable[[Command, Lane], Any]] = {
             table.define.number: self._define,
@@ -691,8 +639,8 @@ class PlanEngine:
 
     # Records.
 
-    def _kept(self, lane: Lane) -> _LanePlans:
-        return self._lanes.get(lane.index) or self._lanes.setdefault(lane.index, _LanePlans(self))
+    def _kept(self, lane: Lane) -> LanePlans:
+        return self._lanes.get(lane.index) or self._lanes.setdefault(lane.index, LanePlans(self))
 
     def _define(self, command: Command, lane: Lane) -> dict[str, Any]:
         number, allowed, length = self.table.define.struct.unpack_from(command.payload)
