@@ -78,3 +78,23 @@ def test_what_is_copied_piece_by_piece_is_the_same(monkeypatch: pytest.MonkeyPat
     assert copied(memoryview(bytes(range(100)))[::2]) == bytes(range(0, 100, 2))
     with pytest.raises(UnicodeEncodeError):
         encoded(text, "\ud800")
+
+
+@pytest.mark.parametrize(("takes", "naps"), [(0.11e-3, 19), (0.4e-3, 49), (0.7e-3, 99)])
+def test_a_thread_lets_go_of_the_lock_between_two_pieces_if_it_has_had_it_for_a_while(
+    takes: float, naps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, slept = [0.0], list[float]()
+
+    def sleep(seconds: float) -> None:
+        slept.append(now[0])
+        now[0] += seconds
+
+    monkeypatch.setattr(long_texts.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(long_texts.time, "sleep", sleep)
+    found = []
+    for item in long_texts.in_turn(range(100)):
+        found.append(item)
+        now[0] += takes
+    assert found == list(range(100))
+    assert len(slept) == naps

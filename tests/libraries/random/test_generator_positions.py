@@ -304,7 +304,10 @@ def test_a_mersenne_twister_is_restored_by_all_of_its_draws() -> None:
     np.testing.assert_array_equal(HostGenerator(place).draw("uniform64", 50000), generator.draw("uniform64", 50000))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",  # the host takes seconds to seed a mt19937
+    [pytest.param(kind, marks=[pytest.mark.sweep] if kind == "mt19937" else []) for kind in KINDS],
+)
 def test_a_generator_that_has_drawn_is_brought_to_any_place(kind: str) -> None:
     """A standby has made it ahead of time, with a few draws, and brings it where it begins."""
     facts = KINDS[kind]
