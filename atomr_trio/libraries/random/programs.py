@@ -129,13 +129,11 @@ def generator_ahead(place: Place) -> Program:
     draws = () if KINDS[place.kind].is_quasi else (WORDS, UNIFORM64, NORMAL32, NORMAL64)
     few = dict.fromkeys(recorded(place.kind, draw, _FEW, 0.0) for draw in draws)
     drawn = [step for entry in few for step in _drawn_again(entry)]
-    made = (*_created(place), *_set(place), *([Room((_SCRATCH,), OF_LANE)] if drawn else []), *drawn)
-    scalars = _RESTORED.size
-    return (
-        _drawing(made)._replace(restore=_restoring(place), restore_scalars=scalars)
-        if _returns(place)
-        else _drawing(made)
-    )
+    room = [Room((_SCRATCH,), OF_LANE)] if drawn else []
+    program = _drawing((*_created(place), *_set(place), *room, *drawn))
+    if not _returns(place):
+        return program
+    return program._replace(restore=_restoring(place), restore_scalars=_RESTORED.size)
 
 
 def generator_restored(place: Place) -> list[bytes]:
