@@ -19,7 +19,7 @@ from support import open_test_device
 from support.rogue import next_generation
 
 ANY_NUMBER = RestartPolicy(intensity=math.inf)
-DEADLINE = 60
+DEADLINE = 300
 
 SOURCE = """
 extern "C" __global__ void poke(void *x, long long at) { ((volatile unsigned char *)x)[at] = 77; }

@@ -189,7 +189,10 @@ def test_a_pool_starts_nothing_before_it_is_asked_and_says_what_it_has(spared):
 def test_devices_that_are_open_at_the_same_time_have_workers_of_their_own(spared):
     async def main() -> None:
         with trio.fail_after(DEADLINE):
-            async with open_test_device(workers=spared) as one, open_test_device(workers=spared) as two:
+            async with (
+                open_test_device(workers=spared, close_timeout=PATIENCE) as one,
+                open_test_device(workers=spared, close_timeout=PATIENCE) as two,
+            ):
                 pids = {await work(one), await work(two)}
                 assert len(pids) == 2
                 assert spared.statistics().taken == 2

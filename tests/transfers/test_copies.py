@@ -898,7 +898,7 @@ async def test_pinned_memory_that_was_never_copied_goes_without_a_word_to_the_wo
 
 async def test_a_worker_that_goes_back_to_the_pool_keeps_no_pinned_memory():
     with WorkerPool(backend=chosen_backend(), spares=0) as pool:
-        async with scenario(workers=pool) as dev:
+        async with scenario(workers=pool, close_timeout=30.0) as dev:  # a worker that is late does not go back
             host = dev.pinned_empty(1000, np.int64)
             await dev.to_device(host)
             pid = worker_pid(dev)
