@@ -2,6 +2,7 @@
 #
 #   make demo       a simulation that crashes its GPU twice and ends with the right picture
 #   make test       the whole suite on the simulated GPU, against the package as installed from the wheel built here
+#   make test LONG=yes   with the tests that take longest too, as every change has to pass them
 #   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works
 #   make sweep      the suite with every case, many random ones, and a new worker for each test; before a release; BACKEND=gpu likewise
@@ -52,6 +53,7 @@ BENCH_ARGS ?=
 BATTERY_ARGS ?=
 ABI_ARGS ?=
 COVERAGE ?=
+LONG ?=
 # One more than there are processors: many tests wait, for a worker or for a time.
 JOBS ?= $(shell expr $$(nproc) + 1)
 # A file stays in one process: its tests share what they set up. Files are taken in their order: those with few tests
@@ -68,7 +70,7 @@ PACKAGED := pyproject.toml README.md LICENSE $(shell find atomr_trio bindings -n
 # The tests run on the installed package: the current folder is on nobody's path, and tests/repository/test_wheel.py checks that.
 # Bytecode is kept, whatever the environment says: to read the tests anew takes ten seconds in each process that runs them.
 TEST = PYTHONSAFEPATH=1 PYTHONDONTWRITEBYTECODE= ATOMR_TRIO_TEST_WHEEL="$(WHEEL)" ATOMR_TRIO_TEST_CUDA12="$(abspath $(VENV))/cuda12" \
-  ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(RUN) -m
+  ATOMR_TRIO_TEST_BACKEND=$(BACKEND) $(if $(LONG),ATOMR_TRIO_TEST_LONG=1) $(RUN) -m
 # The real device needs no environment of ours.
 GPU_TEST = PYTHONPATH="$(SOURCES)$${PYTHONPATH:+:$$PYTHONPATH}" ATOMR_TRIO_TEST_BACKEND=gpu $(GPU_PYTHON) -m
 FUZZ_KERNELS ?= 2500
@@ -117,7 +119,7 @@ test: $(VENV)/.dev-ready $(VENV)/.cuda12-ready $(VENV)/.installed
 	$(if $(COVERAGE),$(RUN) .ci/branches.py $(VENV)/coverage.json 95)
 
 coverage:
-	$(MAKE) test COVERAGE=yes
+	$(MAKE) test COVERAGE=yes LONG=yes
 
 worker-coverage: $(VENV)/.dev-ready $(VENV)/.installed
 	$(RUN) -m coverage erase

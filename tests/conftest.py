@@ -108,7 +108,11 @@ def is_halved_away(item: pytest.Item) -> bool:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out, on the GPU, what can only be asked of the simulator, and what is for `make sweep` elsewhere."""
-    unwanted = [name for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP)) if not wanted]
+    unwanted = [
+        name
+        for name, wanted in (("sim_only", not support.ON_GPU), ("sweep", support.SWEEP), ("long", support.LONG))
+        if not wanted
+    ]
     left_out = [item for item in items if any(map(item.get_closest_marker, unwanted)) or is_halved_away(item)]
     if left_out:
         gone = set(left_out)

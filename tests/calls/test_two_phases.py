@@ -12,7 +12,7 @@ import pytest
 from support.adding import add_libraries, run_there
 from support.two_phases import SCENARIOS
 
-pytestmark = pytest.mark.sim_only
+pytestmark = [pytest.mark.sim_only, pytest.mark.long]
 
 
 @pytest.fixture(scope="module")

@@ -546,7 +546,16 @@ def programs(tmp_path):
 
 
 @pytest.mark.sim_only
-@pytest.mark.parametrize("arguments", [["program.py", "fault"], ["program.py", "parent"], ["-m", "program", "fault"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["program.py", "fault"],
+        *(
+            pytest.param(each, marks=pytest.mark.long)
+            for each in (["program.py", "parent"], ["-m", "program", "fault"])
+        ),
+    ],
+)
 def test_check_tells_what_the_kernels_of_a_program_and_its_children_do_wrong(programs, arguments):
     answer = check(programs, *arguments, "1", "0")
     assert answer.returncode == 1, answer.stderr
@@ -680,6 +689,7 @@ def test_check_of_a_test_suite_ends_well_when_its_faults_are_all_meant(suite):
 
 @pytest.mark.sim_only
 @pytest.mark.parametrize("test", ["test_on_purpose_and_fails", "test_wrong"])
+@pytest.mark.long
 def test_check_of_a_test_suite_tells_faults_that_are_not_meant_from_the_same_that_are(suite, test):
     answer = check(suite, *PYTEST, f"test_it.py::{test}", "test_it.py::test_on_purpose")
     assert answer.returncode == 1

@@ -61,6 +61,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @carried
 @pytest.mark.parametrize("source", [COOPERATIVE, CORE], ids=["cooperative groups", "core libraries"])
+@pytest.mark.long
 def test_the_headers_of_cuda_are_found_with_one_option(source: str) -> None:
     assert compile_to_cubin(source, options=NvrtcOptions(bundled_headers=True, arch="sm_90")).startswith(b"\x7fELF")
 
@@ -82,7 +83,9 @@ def test_the_error_of_a_missing_header_of_cuda_names_the_option_that_adds_it(nam
 
 
 @carried
-@pytest.mark.parametrize("name", CUDAS_OWN)
+@pytest.mark.parametrize(
+    "name", [*CUDAS_OWN[::2], *(pytest.param(name, marks=pytest.mark.long) for name in CUDAS_OWN[1::2])]
+)
 def test_that_option_does_add_it(name: str) -> None:
     assert any(Path(folder, name).is_file() for folder in bundled_header_folders())
 

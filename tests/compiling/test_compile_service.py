@@ -655,6 +655,7 @@ print(len({answer.program.ptx for answer in answers}), answers[-1].origin, b"n =
 """
 
 
+@pytest.mark.long
 def test_processes_that_compile_the_same_again_and_again_leave_one_good_entry(tmp_path: Path) -> None:
     count = 8 if SWEEP else 3
     environment = {**child_environment(), "ATOMR_TRIO_CACHE_DIR": str(tmp_path / "cache")}

@@ -435,7 +435,7 @@ def test_what_is_refused_with_lto_would_have_been_ignored(flag: str) -> None:
     source = """
     extern "C" __global__ void k(float* p) { *p = *p * p[1] + p[2] / sqrtf(p[3]); }
     """
-    # Where there is a driver NVRTC answers from a cache of its own, and what ptxas said the first time is not in the log.
+    # Where there is a driver, NVRTC answers from a cache of its own, and the log lacks what ptxas said the first time.
     anew = ("--no-cache",) if nvrtc_version() >= (12, 9) else ()
     flags = (anew, (*anew, flag))
     plain, with_flag = (compile_program(source, NvrtcOptions(lto=True), "sm_90", extra_flags=f) for f in flags)

@@ -33,6 +33,7 @@ def libraries() -> dict[str, str]:
     return {variable: str(path) for variable, path in paths.items()}
 
 
+@pytest.mark.long
 def test_the_same_tests_pass_with_cuda_12(libraries: dict[str, str]) -> None:
     names = ("nvrtc_options", "compiler", "linker", "signatures", "reads")
     chosen = [] if SWEEP else ["-k", "not debug"]  # code with -G is tried with CUDA 13 in every run

@@ -740,6 +740,7 @@ def test_a_source_that_does_not_compile_is_compiled_once_per_request(shop: Works
 # ---------------------------------------------------------------------------------------------------- real headers
 
 
+@pytest.mark.long
 def test_the_headers_of_a_library_are_all_found(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ATOMR_TRIO_CACHE_DIR", str(shop.folder / "cuda"))
     source = '#include <cuda/std/array>\nextern "C" __global__ void k(cuda::std::array<int, 4>* a) { (*a)[0] = 1; }'

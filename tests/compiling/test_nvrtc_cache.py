@@ -566,6 +566,7 @@ def run_writers(cache: NvrtcCache, numbers: list[int]) -> list[str]:
     return [writer.communicate(timeout=100)[0] for writer in writers]
 
 
+@pytest.mark.long
 def test_processes_that_compile_the_same_leave_one_good_entry(cache):
     assert run_writers(cache, [-1] * WRITERS) == ["done\n"] * WRITERS
     assert [each.name for each in cache.directory.iterdir()] == [f"{KEY}.kernel"]
@@ -573,6 +574,7 @@ def test_processes_that_compile_the_same_leave_one_good_entry(cache):
     assert contents(cache.get(KEY).program) == contents(PROGRAM)
 
 
+@pytest.mark.long
 def test_processes_that_evict_at_the_same_time_keep_the_limit(tmp_path):
     size = NvrtcCache(max_bytes=0).insert(KEY, PROGRAM).nbytes
     cache = NvrtcCache(tmp_path / "cache", max_bytes=10 * (size + 100))

@@ -484,6 +484,7 @@ async def keep_nothing(witness: held.Witness, groups: Sequence[Sequence[str]], w
         assert not any(found.values()), "\n".join(f"{what}: {line}" for what, each in found.items() for line in each)
 
 
+@pytest.mark.long
 async def test_what_is_made_used_and_dropped_leaves_nothing_behind(witness, monkeypatch):
     set_constant(monkeypatch, _known_calls, "_MOST_KNOWN", 8)  # which the first rounds reach
     set_constant(monkeypatch, _known_sequences, "_MOST_KNOWN", 2)

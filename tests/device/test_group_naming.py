@@ -186,7 +186,7 @@ async def test_names_and_indices_are_of_the_visible_devices(order):
     """A program that sees some GPUs, in an order: index 0 is the first of them, and others have no name."""
     if gpu_count() < 2:
         pytest.skip("needs 2 GPUs")
-    uuids = await listed(chosen_backend())
+    uuids, before = await listed(chosen_backend()), os.environ.get("CUDA_VISIBLE_DEVICES")
     code = (
         "import trio, atomr_trio\n"
         "async def main():\n"
@@ -203,4 +203,4 @@ async def test_names_and_indices_are_of_the_visible_devices(order):
     async with atomr_trio.open_devices(order, backend="cuda") as devices:
         expected = f"{len(order)} {[device.info.pci_bus_id for device in devices]}"
     assert done.stdout.decode().strip() == expected
-    assert "CUDA_VISIBLE_DEVICES" not in os.environ
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") == before

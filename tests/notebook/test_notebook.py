@@ -165,6 +165,7 @@ def test_an_interrupt_ends_the_wait_of_a_cell_and_the_device_lives(kernel, cell,
     assert (values["text/plain"], problem) == ("[0, 1, 2]", "")
 
 
+@pytest.mark.long
 def test_a_kernel_that_is_killed_or_shut_down_leaves_no_worker(kernel):
     """The last one: a kernel that is asked to restart ends as one that is shut down does."""
     worker = kernel.worker()

@@ -26,6 +26,7 @@ def words(seed: int = 1) -> np.ndarray:
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_battery_tells_all_p_values_and_does_not_reject_our_words():
     done = subprocess.run(
         [sys.executable, str(BATTERY / "battery.py"), "--backend", "sim"],

@@ -45,6 +45,7 @@ def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_benchmark_of_speed_measures_every_work_and_tells_all_of_it(tmp_path):
     figures = tmp_path / "speed.json"
     done = run("speed.py", "--json", figures, "--strict")
@@ -423,6 +424,7 @@ def test_what_is_missing_is_told_once_for_each_reason():
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_by_both(tmp_path):
     done = run("fft.py", "--json", tmp_path / "fft.json", "--strict")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -573,6 +575,7 @@ def test_new_plans_are_told_without_the_processes_that_do_not_count_and_by_those
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_benchmark_of_random_numbers_checks_and_times_all_draws_by_both():
     done = run("random_numbers.py", "--strict")
     assert done.returncode == 0, done.stdout + done.stderr

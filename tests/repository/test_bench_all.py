@@ -204,6 +204,7 @@ def test_the_order_of_the_commits_rotates_from_round_to_round():
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_another_checkout_and_this_one_take_turns(tmp_path):
     for package in (atomr_trio, *(atomr_cuda, atomr_sim)):
         here = Path(package.__file__).parent
@@ -231,6 +232,7 @@ def test_a_commit_is_not_compared_with_itself_by_mistake(tmp_path):
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_every_public_verb_is_called_in_a_batch_and_has_a_row(tmp_path):
     figures = tmp_path / "verbs.json"
     done = run("verb_costs.py", "--backend", "sim", "--json", figures)

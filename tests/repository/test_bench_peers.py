@@ -33,6 +33,7 @@ def run(*arguments: object, devices: int | None = None) -> subprocess.CompletedP
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_two_devices_are_measured_in_all_rows_and_none_is_judged_by_the_simulator(tmp_path):
     figures = tmp_path / "peers.json"
     done = run("--json", figures, "--strict")

@@ -15,6 +15,7 @@ report, targets = importlib.import_module("speed_report"), importlib.import_modu
 bench = importlib.import_module("plain_verbs")
 
 
+@pytest.mark.long
 def test_both_faces_are_measured_in_all_rows_and_each_verb_has_a_limit():
     with atomr_trio.start(0, backend=chosen_backend()) as dev:
         table = bench.measured(dev, 1)

@@ -28,6 +28,7 @@ def run(*arguments: object, devices: int | None = None) -> subprocess.CompletedP
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_a_world_is_measured_in_all_rows_and_none_is_judged_by_the_simulator(tmp_path):
     figures = tmp_path / "world.json"
     done = run("--json", figures, "--strict")

@@ -125,6 +125,7 @@ def hold(runs: Runs, case: Case, options: NvrtcOptions) -> None:
 
 
 @pytest.mark.parametrize("arch", EVERY)
+@pytest.mark.long
 def test_no_kernel_writes_what_it_provably_only_reads(arch: str, curand: Options | None) -> None:
     runs, names, typed = Runs(arch), set[str](), 0
     for case in CASES if SWEEP else {case.family: case for case in CASES if not case.family.slow}.values():

@@ -907,7 +907,7 @@ extern "C" __global__ void atomics(int* out) {
 """
 
 
-@pytest.fixture(scope="module", params=["compute_80", "compute_100"])
+@pytest.fixture(scope="module", params=[pytest.param("compute_80", marks=pytest.mark.long), "compute_100"])
 def classes(request: pytest.FixtureRequest, headers: tuple[str, ...]) -> tuple[Machine, dict[str, KernelFunction]]:
     """The kernels of `CLASSES`, compiled once for each dialect."""
     machine = Machine(request.param)

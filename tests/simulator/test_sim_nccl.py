@@ -449,6 +449,6 @@ def four() -> Iterator[Ranks]:
         yield started
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.long)])
 def test_random_programs_on_several_streams_and_communicators_end_with_the_right_numbers(seed: int, four: Ranks):
     assert four.run(RANDOM.replace("SEED", str(seed))) == [[0, 0, 0, []]] * 4

@@ -48,7 +48,9 @@ def test_the_survey_is_wide() -> None:
 @pytest.mark.parametrize(
     ("file", "arch"),
     [
-        pytest.param(file, arch, marks=[] if arch in (archs[0], archs[-1]) else pytest.mark.sweep)
+        pytest.param(
+            file, arch, marks=[] if arch == archs[-1] else pytest.mark.long if arch == archs[0] else pytest.mark.sweep
+        )
         for file, archs in FILES.items()
         for arch in archs
     ],

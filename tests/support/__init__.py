@@ -42,6 +42,9 @@ WHEEL = os.environ.get("ATOMR_TRIO_TEST_WHEEL")
 SWEEP = bool(os.environ.get("ATOMR_TRIO_TEST_SWEEP"))
 """Whether this is a run of `make sweep`: it takes every case and many random ones, where `make test` takes some."""
 
+LONG = ON_GPU or SWEEP or bool(os.environ.get("ATOMR_TRIO_TEST_LONG"))
+"""Whether the tests run that take longest, as a change has to pass them: of `make test`, those with LONG=yes alone."""
+
 HALVED = bool(os.environ.get("ATOMR_TRIO_TEST_HALVED"))
 """Whether every other case of each test is left out, as of tests with the mark `halved`."""
 

@@ -230,13 +230,18 @@ def _is_rare(family: Family, arch: str) -> bool:
     return family.slow or number // 2 % 2 != BETWEEN.index(arch)
 
 
+def _marks(family: Family, arch: str) -> list[pytest.MarkDecorator]:
+    if _is_rare(family, arch):
+        return [pytest.mark.sweep]
+    return [pytest.mark.long] if family.slow else []
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Give the test of a file that imports this the cases of its architecture."""
     if "case" not in metafunc.fixturenames:
         return
     arch = metafunc.module.ARCHITECTURE
-    cases = [pytest.param(case, marks=[pytest.mark.sweep] if _is_rare(case.family, arch) else []) for case in CASES]
-    metafunc.parametrize("case", cases, ids=str)
+    metafunc.parametrize("case", [pytest.param(each, marks=_marks(each.family, arch)) for each in CASES], ids=str)
 
 
 def test_a_kernel_does_what_numpy_does(bench: Bench, case: Case) -> None:

@@ -413,6 +413,7 @@ def test_nothing(): pass
         assert "install pytest-trio" in report
 
 
+@pytest.mark.long
 def test_a_hang_ends_by_the_limit_of_the_command_line_also_when_nobody_waits_for_it(run):
     hang_timeout = 5 if ON_GPU else 2  # to load a module may take long where many others work
     result = run(
@@ -535,6 +536,7 @@ def test_both(gpu_worker_pools):
 )
 
 
+@pytest.mark.long
 def test_a_suite_has_the_devices_that_its_marks_name_and_skips_those_with_more_by_name(run, monkeypatch):
     skip_without(2)
     monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
@@ -686,6 +688,7 @@ def test_group_faults(plain_devices):
 )
 
 
+@pytest.mark.long
 def test_tests_without_async_have_a_device_with_the_same_checks_and_the_same_workers(run):
     result = run(PLAIN)
     result.assert_outcomes(passed=7, failed=6, errors=1)
@@ -733,6 +736,7 @@ def test_right_too(plain_gpu_device): assert plain_gpu_device.generation == 1
         assert "What to do: " in report
 
 
+@pytest.mark.long
 def test_an_interrupt_does_not_wait_for_what_a_test_without_async_has_started(run):
     result = run(
         HEADER

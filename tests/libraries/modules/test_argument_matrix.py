@@ -96,6 +96,7 @@ def argument_for(given: Any, dev: Device, kernel: Any) -> Any:
     return dev.zeros(given.shape, given.dtype) if isinstance(given, np.ndarray) else given
 
 
+@pytest.mark.long
 async def test_what_a_parameter_takes_by_value_is_what_the_table_says(dev: Device) -> None:
     heads, *rows = tables()[0]
     assert heads[1:] == list(NUMBERS)
@@ -106,6 +107,7 @@ async def test_what_a_parameter_takes_by_value_is_what_the_table_says(dev: Devic
             assert cell == (TAKEN if taken else ""), f"{row[0]} and {head}"
 
 
+@pytest.mark.long
 async def test_which_arrays_a_pointer_takes_is_what_the_table_says(dev: Device) -> None:
     heads, *rows = tables()[1]
     assert set(DTYPES) < set(heads)

@@ -211,7 +211,10 @@ def published(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Any]]:
     return seen
 
 
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "mt19937"])  # the host takes seconds to seed it
+@pytest.mark.parametrize(
+    "kind",  # the host takes seconds to seed a mt19937, and one to seed a mrg32k3a
+    [pytest.param(kind, marks=[pytest.mark.long] if kind == "mrg32k3a" else []) for kind in KINDS if kind != "mt19937"],
+)
 async def test_a_standby_has_made_each_generator_and_brings_it_to_its_place(
     open_test_device: Any, published: list[tuple[int, Any]], kind: str
 ) -> None:
