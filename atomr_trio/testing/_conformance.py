@@ -181,6 +181,7 @@ async def check_rebuild(dev: Device, call: Call) -> None:
 
 async def check_loss(dev: Device, call: Call) -> None:
     """A call that loses the context raises this once, and is not repeated by itself."""
+    await call(dev)  # what one call loads or opens for all is there, so the fault hits each call by itself
     lost = dev.generation
     attempts = [_Attempt(call, dev) for _ in range(IN_FLIGHT)]
     async with _tasks() as nursery:
@@ -188,6 +189,7 @@ async def check_loss(dev: Device, call: Call) -> None:
             for attempt in attempts:
                 nursery.start_soon(attempt.run)
             await _until_in_flight(dev, *attempts)
+            await trio.testing.wait_all_tasks_blocked()  # the others have been sent too
             kill_worker(dev)
             for attempt in attempts:
                 await attempt.ended.wait()

@@ -568,6 +568,7 @@ def test_check_tells_what_the_kernels_of_a_program_and_its_children_do_wrong(pro
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_check_tells_the_same_thing_once(programs):
     answer = check(programs, "program.py", "fault", "2", "0")
     assert answer.returncode == 1
@@ -677,6 +678,7 @@ PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_check_of_a_test_suite_ends_well_when_its_faults_are_all_meant(suite):
     answer = check(suite, *PYTEST, "-k", "on_purpose and not fails")
     assert answer.returncode == 0, answer.stdout + answer.stderr

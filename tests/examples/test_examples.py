@@ -36,6 +36,8 @@ PRINTED = {
     "spectrogram": ["frames agree with numpy; the melody is C4 D4 E4 G4 A4 C5 E5 G5"],
     "state_through_faults": ["the array that it was writing                   torn"],
 }
+OFTEN = {"data_parallel", "image_service", "linear_regression", "pytest_project", "state_through_faults"}
+"""Those that `make test` runs, which use most of the package; LONG=yes runs all."""
 DEVICES = {"data_parallel": 2}
 NEEDS = {"image_service": "h11"}
 PLUGIN = "atomr_trio.pytest_plugin"
@@ -84,7 +86,9 @@ def test_every_example_is_run_here_but_for_the_notebook():
     assert len(found) >= 10
 
 
-@pytest.mark.parametrize("name", PRINTED)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in OFTEN else pytest.mark.long) for name in PRINTED]
+)
 def test_an_example_finds_its_result_right(name, tmp_path):
     support.skip_without(DEVICES.get(name, 1))
     if name in NEEDS:

@@ -45,6 +45,7 @@ def test_the_battery_tells_all_p_values_and_does_not_reject_our_words():
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_words_can_be_written_for_another_battery(tmp_path):
     command = [sys.executable, str(BATTERY / "battery.py"), "--backend", "sim"]
     done = subprocess.run(

@@ -215,6 +215,7 @@ def test_the_steps_of_a_start_are_told_with_what_cannot_be_shortened():
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_starts_of_the_simulator_are_measured_and_written(tmp_path):
     done = run("start.py", "--starts", "1", "--json", tmp_path / "start.json")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -244,6 +245,7 @@ def test_each_load_call_and_opening_has_its_limit():
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_benchmark_of_products_checks_and_times_all_of_them_by_both(tmp_path):
     done = run("blas.py", "--json", tmp_path / "blas.json", "--strict")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -222,6 +222,7 @@ def test_another_checkout_and_this_one_take_turns(tmp_path):
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_a_commit_is_not_compared_with_itself_by_mistake(tmp_path):
     done = run("compare.py", "--backend", "sim", "--sources", tmp_path, "--only", "reshape")
     assert done.returncode == 1

@@ -142,6 +142,7 @@ def test_no_kernel_writes_what_it_provably_only_reads(arch: str, curand: Options
 
 
 @pytest.mark.parametrize("arch", EVERY)
+@pytest.mark.long
 def test_no_random_kernel_writes_what_it_provably_only_reads(arch: str) -> None:
     runs = Runs(arch)
     for at in range(0, RANDOM_KERNELS, 10):

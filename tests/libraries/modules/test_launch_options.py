@@ -143,6 +143,7 @@ def test_an_ordinary_launch_has_the_record_that_it_always_had():
 # --- cooperative ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_the_blocks_of_a_cooperative_grid_wait_for_each_other(dev):
     sums = await cooperative_kernel(dev, "sums")
     values = np.arange(4 * 64, dtype=np.uint32)

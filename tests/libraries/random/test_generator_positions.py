@@ -304,9 +304,12 @@ def test_a_mersenne_twister_is_restored_by_all_of_its_draws() -> None:
     np.testing.assert_array_equal(HostGenerator(place).draw("uniform64", 50000), generator.draw("uniform64", 50000))
 
 
+SLOWLY_SEEDED = {"mt19937": pytest.mark.sweep, "mrg32k3a": pytest.mark.long}
+
+
 @pytest.mark.parametrize(
-    "kind",  # the host takes seconds to seed a mt19937
-    [pytest.param(kind, marks=[pytest.mark.sweep] if kind == "mt19937" else []) for kind in KINDS],
+    "kind",  # the host takes seconds to seed a mt19937, and one to seed a mrg32k3a
+    [pytest.param(kind, marks=SLOWLY_SEEDED.get(kind, ())) for kind in KINDS],
 )
 def test_a_generator_that_has_drawn_is_brought_to_any_place(kind: str) -> None:
     """A standby has made it ahead of time, with a few draws, and brings it where it begins."""
