@@ -1,7 +1,7 @@
 # Every target sets up what it needs on a fresh machine, with a GPU or without one.
 #
 #   make demo       a simulation that crashes its GPU twice and ends with the right picture
-#   make test       the whole suite on the simulated GPU, against the package as installed from the wheel built here
+#   make test       the suite on the simulated GPU, against the package as installed from the wheel built here
 #   make test LONG=yes   with the tests that take longest too, as every change has to pass them
 #   make coverage   the same, and a failure where too few branches of the user's side are taken
 #   make gpu-test   the same suite on a real NVIDIA GPU; offline, with the packages of $(GPU_PYTHON); fails where no GPU works

@@ -42,7 +42,7 @@ DEVICES = {"data_parallel": 2}
 NEEDS = {"image_service": "h11"}
 PLUGIN = "atomr_trio.pytest_plugin"
 DRAWN = {"heat_equation", "mandelbrot"}
-"""Those that draw their picture in each run; all do in `make sweep`, since loading matplotlib takes half a second."""
+"""Those that draw their picture wherever they run; in `make sweep` all do: loading matplotlib takes half a second."""
 
 
 def files(name: str) -> list[Path]:

@@ -1,8 +1,8 @@
 """What is proven of a kernel's reads, held against what the simulator sees it write.
 
 Kernels of `kernels/` and random ones run here with each array that they provably only read in memory that cannot be
-written: a store there raises an error. Every run has one case of each family, and `make sweep` has all. That a proof is
-missing costs little; that one is wrong loses data.
+written: a store there raises an error. With LONG=yes there is one case of each family, and `make sweep` has all.
+That a proof is missing costs little; that one is wrong loses data.
 """
 
 from __future__ import annotations

@@ -209,7 +209,7 @@ def bench(request: pytest.FixtureRequest, headers: Options | None, curand: Optio
 
 
 ENDS = ("compute_75", "compute_100")
-"""The oldest and the newest architecture, of which each family is compiled for one in every run.
+"""The oldest and the newest architecture, of which each family is compiled for one, a slow one with LONG=yes.
 
 To compile a family takes longer than to run its cases. `make sweep` compiles each for every architecture.
 """
