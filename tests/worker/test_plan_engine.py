@@ -658,13 +658,16 @@ TAKES_WORDS: dict[str, Program] = {
     "one call": program(),
     "several calls": program(execute=(run(), Call(*SHAPES[1]), run(thing=Slot(0)))),
     "a setting by words": program(execute=(SET_BY_WORDS, run())),
+    "words behind a pointer": program(
+        execute=(Call("toySet", (Slot(0), 3, Words((Address(0), Slot(0), Address(1, 8))), 24)), run())
+    ),
     "a setting that stays": program(execute=(Set("toySet", (Slot(0), 1, Bytes(b"v"), 1)), run())),
     "a workspace": program(THING, ASK, Room((100, 200), OF_PLAN), execute=(run(room=RoomOf(1, 8), size=200),)),
     "objects of its own": program(execute=(OTHER, PACK, run(thing=Slot(1)))),
     "an answer of its own": program(execute=(Query("toyAsk", (Slot(0), Out(4), Out(5))), run())),
     "a choice": program(execute=(Choose(Number(0, "I"), SHAPES), run())),
 }
-LEFT_TO_PYTHON = ("a setting by words", "objects of its own", "an answer of its own")
+LEFT_TO_PYTHON = ("objects of its own", "an answer of its own")
 """What native code does not do, as with a number by value that differs each time."""
 PLACES = {"first": 8, "second": 16, "scalar": 24 + 4}
 
@@ -781,6 +784,48 @@ def test_native_code_waits_for_the_setting_that_its_call_needs(bench: Bench) -> 
     assert one.call(0) == -1
     assert one.error(-1) is not None
     assert tuple(map(native_forms.takes, natives)) == (False, False)
+
+
+def test_native_code_sets_what_its_words_decide_and_the_error_names_the_function(bench: Bench) -> None:
+    bench.define(TAKES_WORDS["a setting by words"])
+    verb, places = bench.table.execute.number, (PLACES["first"],)
+    whole = bench.payload(1, (512, 1024), SCALARS)
+    ready = bench.engine.hot_call(verb, with_holes(whole, places), bench.lane, places)
+    constant = bench.engine.hot_call(verb, whole, bench.lane)
+    assert ready is not None
+    assert ready.native is not None
+    assert constant is not None
+    assert constant.native is not None
+    constant.call(())
+    guarded = constant.native()
+    assert guarded is not None
+    assert native_forms.takes(guarded)
+    native = ready.native()
+    assert native is not None
+    assert not native_forms.takes(guarded), "what is set is not known any more"
+    bench.toy.calls.clear()
+    for first in (514, 1028):
+        assert native_forms.made(native, (first,)) == 0
+        assert settings(bench) == [first.to_bytes(8, "little") + (1032).to_bytes(2, "little")]
+    for _ in range(2):  # native code may have come between
+        bench.execute(addresses=(512, 1024), scalars=SCALARS)
+        assert len(settings(bench)) == 1
+    assert constant.call(()) == 0
+    assert not native_forms.takes(guarded)
+    for each, name in ((ready.error, "toySet"), (native.then[0].refused, "toyRun")):
+        error = each(4)
+        assert isinstance(error, CudaError)
+        assert (error.status, error.function) == (4, name)
+    assert bench.bugs == []
+
+
+def test_an_address_behind_a_pointer_that_is_0_stays_that(bench: Bench) -> None:
+    bench.define(TAKES_WORDS["a setting by words"], example=(512, 0))
+    verb, places = bench.table.execute.number, (PLACES["second"],)
+    ready = bench.engine.hot_call(verb, with_holes(bench.payload(1, (512, 0), SCALARS), places), bench.lane, places)
+    assert ready is not None
+    assert ready.native is not None
+    assert ready.native() is None, "native code would add the offset"
 
 
 def test_behind_a_failure_of_a_plan_with_a_state_native_code_makes_no_call_of_it(bench: Bench) -> None:

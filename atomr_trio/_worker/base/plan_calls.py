@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..._wire.programs import Address, Argument, BadProgram, Number, RoomOf, Words
 from ..._wire.records.plans import WORD
 from .calls import converted
+from .lanes import Target
 from .native_calls import Word, native_call
 
 if TYPE_CHECKING:
@@ -96,16 +98,32 @@ class PlanCall(NamedTuple):
         if self.function is None:
             return None
         words: list[Any] = []
+        pointed: list[Target] = []
         for argument, resolve in zip(self.given, self.resolve, strict=True):
             if isinstance(argument, Address) and argument.number in changing.addresses:
-                if argument.offset and not example[argument.number]:
-                    return None  # an address that is 0 stays that
+                if not _stays_an_address(argument, example):
+                    return None
                 words.append(Word(changing.addresses[argument.number], argument.offset))
+            elif isinstance(argument, Words) and changing.decides(argument):
+                behind = resolve(given)
+                for place, each in enumerate(argument.words):
+                    if isinstance(each, Address) and each.number in changing.addresses:
+                        if not _stays_an_address(each, example):
+                            return None
+                        word = changing.addresses[each.number]
+                        pointed.append(Target(word, ctypes.addressof(behind) + WORD * place, each.offset))
+                words.append(behind)
             elif changing.decides(argument):
                 return None
             else:
                 words.append(resolve(given))
-        return native_call(self.function, words, None, give_up)
+        call = native_call(self.function, words, None, give_up)
+        return None if call is None else call._replace(targets=[*call.targets, *pointed])
+
+
+def _stays_an_address(argument: Address, example: Sequence[int]) -> bool:
+    """Return whether native code may add the offset: an address that is 0 stays that."""
+    return not argument.offset or bool(example[argument.number])
 
 
 def place_of(argument: Address | RoomOf) -> Callable[[Given], int]:

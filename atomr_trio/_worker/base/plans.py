@@ -106,10 +106,13 @@ class _Plan:
         self.may_be_hot: bool = False
         """True once an execution was made ready to be made again."""
         self.settings: tuple[tuple[int, ...], ...] | None = None
-        """The addresses in the `Set` steps as these were called last; None if one of those calls has failed."""
+        """The addresses in the `Set` steps as these were called last; None if one of those calls has failed, or if
+        native code makes them."""
         self.settings_word: SharedWords = SharedWords(1)
         """The number of these settings for native code; 0 for any that it does not know."""
         self._known_settings: dict[tuple[tuple[int, ...], ...], int] = {}
+        self._is_set_anew: bool = False
+        """True once native code makes its `Set` steps in each execution: nobody else knows the settings then."""
         self._last: Any = None
         """The function that was called last."""
         self._told: list[tuple[Any, ...]] = []
@@ -380,7 +383,8 @@ class _Plan:
                 status = bound.call(*bound.arguments(given))
                 if status:
                     raise self._engine.refused(self, status, bound, self._lane)
-        self.settings, self.settings_word.view[0] = settings, self._known_settings.get(settings, 0)
+        if not self._is_set_anew:
+            self.settings, self.settings_word.view[0] = settings, self._known_settings.get(settings, 0)
 
     def number_of(self, settings: tuple[tuple[int, ...], ...]) -> int:
         """Return the number of settings for native code."""
@@ -388,6 +392,10 @@ class _Plan:
         if self.settings == settings:
             self.settings_word.view[0] = number
         return number
+
+    def sets_anew(self, changing: Changing) -> bool:
+        """Return whether native code makes the `Set` steps in each execution: their addresses are words of it."""
+        return any(changing.decides(each) for bound in self.sets for each in bound.given)
 
     @property
     def makes_anew(self) -> bool:
@@ -477,11 +485,11 @@ class _Plan:
 
         Words that are scalars are written where `given` has these.
         """
-        varied = any(changing.decides(each) for bound in self.sets for each in bound.given)
-        if varied or self.makes_anew or not self.calls:
+        if self.makes_anew or not self.calls:
             return None
+        sets_anew = self.sets_anew(changing)
         steps: list[NativeStep] = []
-        for each in self.calls:
+        for each in (*self.sets, *self.calls) if sets_anew else self.calls:
             bound = each.of(given)
             call = bound.native(given, changing, self.example, give_up)
             if call is None:
@@ -491,7 +499,9 @@ class _Plan:
         made = native_steps(steps, (), words, self.entries if self.entries > ENTRIES_OF_A_CALL else 0)
         scalars = [Target(word, addressof(given.scalars) + offset) for word, offset in changing.scalars]
         made = made._replace(targets=[*made.targets, *scalars], keep=(made.keep, given, self.settings_word))
-        if not self.sets:
+        if sets_anew:
+            self.settings, self.settings_word.view[0], self._is_set_anew = None, 0, True
+        if sets_anew or not self.sets:
             return made
         return made._replace(guard=self.settings_word.address, expected=self.number_of(self.settings_of(given)))
 
@@ -764,7 +774,8 @@ class PlanEngine:
             return self._note_failed(plan, self.refused(plan, status, bound, lane), payload, lane)
 
         def error_of(status: int) -> Exception:
-            failed, plan.failed = plan.failed or plan.calls[0].of(given), None
+            first = plan.sets[0] if plan.sets_anew(changing) else plan.calls[0].of(given)
+            failed, plan.failed = plan.failed or first, None
             return refused(failed, status)
 
         def native() -> NativeCall | None:
