@@ -109,6 +109,7 @@ async def test_each_lane_has_plans_of_its_own_which_end_with_it(published, open_
             assert (await result.to_host())[0, 0] == 4
 
 
+@pytest.mark.long
 async def test_a_thousand_products_are_the_first_thing_in_a_batch_before_and_after_a_fault(open_test_device):
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=OFTEN) as dev:

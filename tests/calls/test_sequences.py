@@ -239,6 +239,7 @@ async def test_the_oldest_known_verb_is_forgotten(dev: Device, monkeypatch: pyte
     assert len(known._known) == 2
 
 
+@pytest.mark.long
 async def test_a_repetition_goes_on_after_a_loss(dev: Device) -> None:
     arrays = {name: await dev.to_device(each) for name, each in numbers().items()}
     expected = np.linalg.solve(numbers()["a"], numbers()["b"])

@@ -86,6 +86,7 @@ def test_the_error_of_a_missing_header_of_cuda_names_the_option_that_adds_it(nam
 @pytest.mark.parametrize(
     "name", [*CUDAS_OWN[::2], *(pytest.param(name, marks=pytest.mark.long) for name in CUDAS_OWN[1::2])]
 )
+@pytest.mark.long
 def test_that_option_does_add_it(name: str) -> None:
     assert any(Path(folder, name).is_file() for folder in bundled_header_folders())
 

@@ -379,6 +379,7 @@ async def test_a_batch_takes_64_mib_of_copies_of_awkward_sizes(dev):
     assert all(map(np.array_equal, seen, hosts))
 
 
+@pytest.mark.long
 async def test_copies_in_a_cold_generation_find_their_areas(dev):
     host = np.arange((SMALL_SLOTS + 10) * KIB_64 // 4, dtype=np.float32).reshape(-1, KIB_64 // 4)
     array = dev.empty(host.shape, np.float32)

@@ -31,6 +31,7 @@ def test_the_guides_have_programs_with_output():
 
 
 @pytest.mark.parametrize(("stem", "code", "expected"), WHOLE, ids=[stem for stem, _, _ in WHOLE])
+@pytest.mark.long
 def test_a_program_of_a_guide_prints_what_the_page_says(stem, code, expected, tmp_path):
     printed = run_program(code, tmp_path).strip()
     assert pattern(expected).fullmatch(printed), printed

@@ -51,6 +51,7 @@ def page_environment(kept_compiles: None, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("program", RUN)
+@pytest.mark.long
 def test_a_program_of_a_page_prints_what_the_page_says(program: Program, tmp_path: Path, page_environment: None):
     if support.SWEEP:
         for name, text in program.files.items():

@@ -97,6 +97,7 @@ async def all_differences(dev: Device, arch: str, first: int, count: int) -> lis
 
 
 @pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.long
 async def test_random_kernels_do_what_they_say(monkeypatch: pytest.MonkeyPatch, arch: str) -> None:
     if cuda_headers() is None:
         pytest.skip(NO_HEADERS)

@@ -765,6 +765,7 @@ def run_case(gpu: CheckedMachine, case: Case) -> None:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.sweep if name in LARGE else []) for name in CLEAN]
 )
+@pytest.mark.long
 def test_all_checks_find_nothing_in_clean_kernels(tmp_path: Path, name: str) -> None:
     cases = {case.name: case for case in CASES if case.family.name == name}
     for wanted in CLEAN[name].split():

@@ -279,6 +279,7 @@ async def differences(dev: Device, arch: str, cases: list[Case]) -> list[str]:
 
 
 @pytest.mark.parametrize("capability", [(8, 0), (9, 0)], ids=["compute_80", "compute_90"])
+@pytest.mark.long
 async def test_special_values_are_those_of_the_hardware(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]
 ) -> None:

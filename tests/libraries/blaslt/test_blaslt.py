@@ -759,6 +759,7 @@ async def test_only_the_first_product_of_a_plan_may_hold_its_lane(dev):
     assert plans() == 2
 
 
+@pytest.mark.long
 async def test_plans_are_made_anew_after_a_loss_and_give_the_same_bits(dev, rng):
     a, b = [await dev.to_device(numbers(rng, shape, np.float32)) for shape in ((M, K), (K, N))]
     before = await (await dev.blaslt.matmul(a, b, epilogue="gelu")).to_host()

@@ -86,6 +86,7 @@ async def test_a_plan_has_the_layouts_that_it_is_given(dev):
     assert_near(await out.to_host(), exact("fft", host.T, axis=0), 4)
 
 
+@pytest.mark.long
 async def test_a_plan_outlives_a_loss_and_gives_the_same_bits(open_test_device):
     async with open_test_device() as dev:
         plan = dev.fft.plan("irfft2", (6, 8), "complex64")

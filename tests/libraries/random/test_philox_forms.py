@@ -209,6 +209,7 @@ async def test_a_table_that_has_to_be_uploaded_is_refused_in_a_graph(dev):
 # --- losses -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_the_numbers_after_a_loss_are_those_before_it(open_test_device):
     async with open_test_device(restart_policy=RestartPolicy(intensity=20)) as dev:
         before: list[Any] = []

@@ -336,6 +336,7 @@ async def test_wrong_calls_are_refused_and_nothing_is_sent(dev):
     await assert_refused(dev, calls)
 
 
+@pytest.mark.long
 async def test_an_input_that_a_fault_has_torn_is_stale_and_others_go_on(dev):
     from atomr_trio import StaleArray
     from support.rogue import WILD, compile_rogue, next_generation
