@@ -185,6 +185,11 @@ async def until_warm(dev: atomr_trio.Device) -> None:
         await standby.settler.wait_idle()
 
 
+def hold(dev: atomr_trio.Device, nbytes: int) -> list[atomr_trio.DeviceArray]:
+    """Arrays of so many bytes together, all of them 7."""
+    return [dev.full(min(GIB, nbytes), 7, np.uint8) for _ in range(0, nbytes, GIB)]
+
+
 def more_modules(count: int) -> list[str]:
     """So many sources, each of one kernel that does the same as `touch`."""
     touch = SOURCE[SOURCE.index('extern "C" __global__ void touch') :]
@@ -205,7 +210,7 @@ async def recoveries(backend: Backend, standby: int, faults: int, held_bytes: in
             x = dev.zeros(COUNT, np.int32)
             for each in others:
                 await each.launch(8, 128, x, COUNT)
-            ballast = [dev.full(min(GIB, held_bytes), 7, np.uint8) for _ in range(0, held_bytes, GIB)]
+            ballast = hold(dev, held_bytes)
             for array in ballast:
                 await touch.launch(8, 128, x, COUNT, touches=[array])
             progress = Progress(f"{name}, {dev.statistics().memory.reserved / GIB:.1f} GiB mapped", faults)
@@ -262,17 +267,27 @@ async def calls_of_libraries(dev: atomr_trio.Device) -> Calls:
     }
 
 
-async def recovered_calls(backend: Backend, faults: int) -> dict[str, list[float]]:
-    """Seconds from the report of a fault to the result of each call that was made before, with one standby."""
+async def recovered_calls(
+    backend: Backend, faults: int, held_bytes: int = 0, modules: int = 1
+) -> dict[str, list[float]]:
+    """Seconds from the report of a fault to the result of each call that was made before, with one standby.
+
+    Meanwhile so much memory and so many modules are held.
+    """
     policy = atomr_trio.RestartPolicy(intensity=math.inf)
     seconds: dict[str, list[float]] = {}
     with listening() as moments:
         async with atomr_trio.open_device(0, backend=backend, standby=1, restart_policy=policy) as dev:
             wild = await dev.nvrtc.compile(SOURCE, "wild")
+            x, ballast = dev.zeros(COUNT, np.int32), hold(dev, held_bytes)
+            others = [await dev.nvrtc.compile(text, f"touch_{n}") for n, text in enumerate(more_modules(modules - 1))]
+            for other in others:
+                await other.launch(8, 128, x, COUNT)
             calls = await calls_of_libraries(dev)
             for call in calls.values():
                 await call()
-            progress = Progress("calls of libraries after a takeover", faults * len(calls))
+            mapped = f"{dev.statistics().memory.reserved / GIB:.1f} GiB mapped, {modules} modules"
+            progress = Progress(f"calls of libraries after a takeover, {mapped}", faults * len(calls))
             for number in range(faults):
                 for place, (name, call) in enumerate(calls.items(), 1):
                     await until_warm(dev)
@@ -285,6 +300,8 @@ async def recovered_calls(backend: Backend, faults: int) -> dict[str, list[float
                         seconds.setdefault(name, []).append(time.monotonic() - moments.lost_at)
                     progress.update(number * len(calls) + place)
             progress.finish()
+            for array in ballast:
+                await check(array[-COUNT:], 7)
     return seconds
 
 
@@ -412,8 +429,11 @@ async def main(arguments: argparse.Namespace) -> int:
         if gib <= room:
             load = await recoveries(backend, 1, few, int(gib * GIB), modules)
             more.measures.append(Measure(load_row(gib, modules), OURS, load.seconds))
-    for name, seconds_of in (await recovered_calls(backend, few)).items():
-        more.measures.append(Measure(call_row(name), OURS, seconds_of))
+    loads = [load for load in LOADS if load[0] <= room] if arguments.loaded_calls else []
+    for gib, modules in ((0.0, 1), *loads):
+        for name, seconds_of in (await recovered_calls(backend, few, int(gib * GIB), modules)).items():
+            held_too = f", {gib:g} GiB and {modules} modules" if gib else ""
+            more.measures.append(Measure(f"{call_row(name)}{held_too}", OURS, seconds_of))
     more.measures.append(Measure(OPENED_ROW, OURS, await openings(backend, min(OPENINGS, faults))))
     anew: dict[str, float | None] = {}
     if backend == "cuda":
@@ -449,4 +469,5 @@ if __name__ == "__main__":
     parser.add_argument("--faults", type=int, default=20, help="faults of each way to recover")
     parser.add_argument("--gib", type=float, default=8.0, help="GiB of arrays that must survive")
     parser.add_argument("--gib-most", type=float, default=100.0, help="GiB of the largest further measurement")
+    parser.add_argument("--loaded-calls", action="store_true", help="calls of libraries with as much held as launches")
     sys.exit(trio.run(main, parser.parse_args()))
