@@ -31,9 +31,9 @@ def table(*measures: tuple[str, str, float]) -> report.Table:
     return report.Table([report.Measure(what, who, [value]) for what, who, value in measures])
 
 
-def verdict(row: str, *measures: tuple[str, str, float]) -> report.Verdict:
-    """What is said of a row that one target is about."""
-    (target,) = [each for each in OF_SPEED if each.row == row]
+def verdict(row: str, *measures: tuple[str, str, float], of: str = "") -> report.Verdict:
+    """What is said of a row that one target is about, or one that compares it with a subject."""
+    (target,) = [each for each in OF_SPEED if each.row == row and of in ("", each.of)]
     return target.judge(table(*measures))
 
 
@@ -115,6 +115,11 @@ TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
         ("fill 16 KiB, end to end", None, report.TORCH, 1.0),
         ("slice x[1:10], caller", None, report.TORCH, 1.0),
         ("graph of 100 kernels, end to end", None, report.RAW, 1.0 + 2e-6),
+        ("graph of 100 kernels, end to end", None, report.TORCH, 1.0),
+        ("graph of 1000 kernels, awaited", None, report.TORCH, 1.5),
+        ("graph of 100 kernels, caller", None, report.TORCH, 0.4),
+        ("graph of 10 products of 64, caller", None, report.TORCH, 0.4),
+        ("graph of 10 products of 64, end to end", None, report.TORCH, 1.0),
         ("copy in, pageable, 16 KiB, awaited", None, report.RAW, 2.5),
         ("copy out, pageable, 256 KiB, awaited", None, report.RAW, 1.5),
         ("copy out, pageable, 256 KiB, end to end", "copy out, pageable, 256 KiB, awaited", report.RAW, 1.0),
@@ -129,7 +134,8 @@ TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
 def test_a_row_is_held_up_to_its_limit_and_half_a_percent_beside_another(row, other, who, limit):
     others = [(other or row, who, 1.0)] if who else []
     for factor, held in ((0.999, True), (1.004, bool(who)), (1.006, False)):
-        judged = verdict(row, *others, (row, report.OURS, factor * limit))
+        of = who if row.startswith("graph") else ""
+        judged = verdict(row, *others, (row, report.OURS, factor * limit), of=of)
         assert (judged.held, judged.limit) == (held, pytest.approx(limit))
 
 
