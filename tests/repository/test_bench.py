@@ -333,7 +333,7 @@ def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orde
     plan = blas_subjects.Plan(sizes=(), stack=(2, 16), seconds=1.0, repetitions=3)
     log: list[tuple[str, str]] = []
     subjects = [
-        Scripted("a", log, [None, 0.3, 1.0, 2.0, 3.0]),
+        Scripted("a", log, [None, 0.2, 1.0, 2.0, 3.0]),
         Scripted("without", log, ["it has none"]),
         Scripted("b", log, [None, 0.1, 4.0, 5.0, 6.0]),
     ]
@@ -353,7 +353,7 @@ def test_a_subject_that_is_much_slower_does_less_work_in_its_turn():
     subjects = [Scripted(who, log, [None, seconds, 1.0]) for who, seconds in first.items()]
     assert [len(measures) for _, measures, _ in turns.measured(subjects, plan.products, plan)] == [4]
     asked = [(who, question) for who, question in log if question != "take 0"]
-    assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 100"), ("slow", "turn 40"), ("very slow", "turn 3")]
+    assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 66"), ("slow", "turn 20"), ("very slow", "turn 3")]
 
 
 def test_what_a_subject_has_left_undone_the_others_do_once_more():
@@ -447,6 +447,19 @@ def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_
     ]
     assert "not measured" not in done.stdout
     assert done.stdout.count("not judged") == sum(transform.judged for transform in plan.transforms) + 1
+
+
+@pytest.mark.sim_only
+def test_only_what_must_hold_is_measured_if_that_is_asked_for(tmp_path):
+    for program, unjudged in (("fft.py", "irfft, 2^8, by default"), ("random_numbers.py", "exponential float64, 10^2")):
+        done = run(program, "--json", tmp_path / "told.json", "--judged")
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+        rows, judged = ({each["what"] for each in told["measurements"]}, {each["name"] for each in told["must_hold"]})
+        callers = {fft_subjects.CALLER_ROW, random_subjects.CALLER_ROW, turns.LAUNCH_ROW}
+        assert rows - callers == {name.partition(": at most")[0] for name in judged} - callers
+        assert rows
+        assert unjudged not in rows
 
 
 class Transformer:
