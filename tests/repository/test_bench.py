@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import subprocess
 import sys
 
+import attrs
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ BENCHMARKS = ROOT / "tests" / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 report, targets = importlib.import_module("speed_report"), importlib.import_module("targets")
 speed, speed_works = importlib.import_module("speed"), importlib.import_module("speed_works")
+speed_subjects = importlib.import_module("speed_subjects")
 blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
 fft, fft_subjects = importlib.import_module("fft"), importlib.import_module("fft_subjects")
 random_numbers, random_subjects = importlib.import_module("random_numbers"), importlib.import_module("random_subjects")
@@ -354,6 +357,43 @@ def test_a_subject_that_is_much_slower_does_less_work_in_its_turn():
     assert [len(measures) for _, measures, _ in turns.measured(subjects, plan.products, plan)] == [4]
     asked = [(who, question) for who, question in log if question != "take 0"]
     assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 66"), ("slow", "turn 20"), ("very slow", "turn 3")]
+
+
+def test_of_a_launch_the_99th_percentile_of_bursts_is_told_if_there_are_enough(monkeypatch):
+    """Each process of a subject measures a part of them."""
+    work, plan = speed_works.Work("launch", speed_works.BURSTS_OF), speed_works.PLANS["sim"]
+    plan = attrs.evolve(plan, works=(work,), rounds=2)
+    rows = {}
+    for count in (49, 50):
+        log: list[tuple[str, str]] = []
+        part = [float(number) for number in range(count)]
+        ways = [{"end to end": 1.0}] * 2
+        answers = [[None, *ways, part], [None, *ways, [2 * each for each in part]]]
+        others = [None, {"caller": 1.0}, {"caller": 1.0}]  # who has no such row is not asked for bursts
+
+        @contextlib.contextmanager
+        def all_started(*_given, log=log, answers=answers, others=others):
+            yield [Scripted(report.OURS, log, answers.pop(0)), Scripted(report.RAW, log, [*others])]
+
+        monkeypatch.setattr(speed, "all_started", all_started)
+        measured = report.Table()
+        speed.works("sim", [], plan, f"^{speed_works.BURSTS_OF}$", measured)
+        rows[count] = [each for each in measured.measures if each.what == speed.BURSTS_ROW]
+        assert [who for who, question in log if question == f"bursts {plan.bursts}"] == [report.OURS] * 2
+    assert rows == {49: [], 50: [report.Measure(speed.BURSTS_ROW, report.OURS, [96.0])]}
+
+
+async def test_a_burst_is_timed_in_each_way_that_a_subject_has():
+    calls: list[str] = []
+    call = functools.partial(calls.append, "call")
+    subjects, ended = speed_subjects, functools.partial(calls.append, "end")
+    (seconds,) = await subjects.bursts_of(subjects.Doing(call=call, end=ended), 1, 3, None)
+    assert (calls, seconds > 0) == (["call"] * 3 + ["end"], True)
+    native = subjects.Doing(natively=lambda count: {"end to end": float(count)})
+    assert await subjects.bursts_of(native, 2, 3, None) == [3.0, 3.0]
+    batched = subjects.Doing(in_batch=lambda batch: functools.partial(batch, "call"))
+    found = await subjects.bursts_of(batched, 2, 3, lambda: contextlib.nullcontext(calls.append))
+    assert (len(found), calls[4:]) == (2, ["call"] * 6)
 
 
 def test_what_a_subject_has_left_undone_the_others_do_once_more():
