@@ -1,12 +1,14 @@
 """Every benchmark once, and one table of all that must hold: `make bench-all`.
 
-Each benchmark runs as `make bench-...` runs it, with fewer repetitions; what they print goes to files beside the
-figures. The table has a line for each target: the figure, what it may be, and whether it is held or MISSED; where
-something is compared with another subject, the ratio and what that may be.
+Each benchmark runs as `make bench-...` runs it, with fewer repetitions, and some of them only for what must hold. What
+they print goes to files beside the figures, and so does the picture, if matplotlib is there. The table has a line for
+each target: the figure, what it may be, and whether it is held or MISSED; where something is compared with another
+subject, the ratio and what that may be.
 
 `baseline.json` has the rows that have held by 5 % on two different machines: `--record` notes those of this run, and
 with `--figures` those of a run on another machine. The exit status is 1 if a row of the baseline is missed or a
-benchmark did not end. On a slow processor some are missed; `make bench-compare` tells whether a commit is the cause.
+benchmark did not end. On a slow processor some are missed; `make bench-compare` tells whether a commit is the cause. A
+whole run on a GPU that takes longer than it may says so, and does not fail: machines of one kind differ by a half.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from typing import Any, Final
 
 import attrs
 import conclusion
+import pictures
 from speed_report import shown
 
 HERE: Final = Path(__file__).parent
@@ -46,7 +49,11 @@ BENCHMARKS: Final[dict[str, tuple[str, float]]] = {
     "world": ("world.py", 0.3),
     "plain": ("plain_verbs.py", 0.5),
 }
-"""The programs, and the share of their repetitions that is done: all together take at most eight minutes."""
+"""The programs, and the share of their repetitions that is done: all together take at most `LONGEST`."""
+LONGEST: Final = 480.0
+"""Seconds that a whole run on one GPU may take."""
+ONLY_JUDGED: Final = ("blas", "fft", "random")
+"""What these would measure beside what must hold is in no table and no picture, and takes a minute."""
 ON_SIMULATOR: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery": ("--gib", "0.25", "--gib-most", "0.1", "--faults", "3"),
     "holding": ("--only", "events for 1,000 listeners", "--runs", "1"),
@@ -129,6 +136,7 @@ def told_by(name: str, folder: Path, arguments: argparse.Namespace) -> dict[str,
     script, share = BENCHMARKS[name]
     figures = folder / f"{name}.json"
     options = ["--backend", arguments.backend, "--json", str(figures), "--share", str(share * arguments.share)]
+    options += ["--judged"] if name in ONLY_JUDGED else []
     simulated = ON_SIMULATOR.get(name, ()) if arguments.backend == "sim" else ()
     with (folder / f"{name}.txt").open("w", encoding="utf-8") as log:
         try:
@@ -158,8 +166,8 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     """Run the benchmarks, and write what they tell."""
     folder: Path = arguments.folder
     folder.mkdir(parents=True, exist_ok=True)
-    for stale in folder.glob("*.json"):
-        stale.unlink()
+    for stale in (*folder.glob("*.json"), folder / "all.svg"):
+        stale.unlink(missing_ok=True)
     begun = time.monotonic()
     steps = conclusion.python_steps()
     found: dict[str, dict[str, Any]] = {}
@@ -174,7 +182,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
             found[name] = told
     everything = {
         "machine": conclusion.machine(arguments.backend),
-        "title": "All targets",
+        "title": title_of(arguments.benchmarks),
         "seconds": time.monotonic() - begun,
         "python_steps": sorted(steps + conclusion.python_steps()),
         "failed": failed,
@@ -182,7 +190,32 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     }
     written = arguments.json or folder / "all.json"
     written.write_text(json.dumps(everything, indent=1) + "\n", encoding="utf-8")
+    print(drawn(everything, written))
     return everything
+
+
+def title_of(names: Iterable[str]) -> str:
+    """The title of the picture: it names the benchmarks, if some were left out."""
+    run = [name for name in BENCHMARKS if name in {*names}]
+    return "All targets" if len(run) == len(BENCHMARKS) else f"Targets of {', '.join(run)}"
+
+
+def drawn(everything: Mapping[str, Any], figures: Path) -> str:
+    """Draw the picture beside the figures; return where it is, or why there is none and how to draw it."""
+    path = figures.with_suffix(".svg")
+    try:
+        found = pictures.picture(everything, path)
+    except ImportError:
+        return f"no picture without matplotlib; where that is: make bench-picture FIGURES={figures} PICTURE={path}"
+    return f"the picture is in {path}" if found else "no picture: no target was judged"
+
+
+def overrun(everything: Mapping[str, Any]) -> str | None:
+    """What is said of a whole run on a GPU that took longer than it may."""
+    whole = {*BENCHMARKS} <= {*everything["benchmarks"], *everything["failed"]}
+    if not whole or everything["machine"] == conclusion.machine("sim") or everything["seconds"] <= LONGEST:
+        return None
+    return f"the run took {everything['seconds']:.0f} s, longer than the {LONGEST:.0f} s that it may take on one GPU"
 
 
 def told_speed(everything: Mapping[str, Any]) -> str:
@@ -205,6 +238,8 @@ def main(arguments: argparse.Namespace) -> int:
     held = sum(line.held is True for line in lines)
     print(f"{everything['machine']}, {everything['seconds']:.0f} s", told_speed(everything), HEADER, *lines, sep="\n")
     print(f"\n{held} held, {len(missed)} missed, {len(lines) - held - len(missed)} not judged")
+    if late := overrun(everything):
+        print(late)
     for line in fails:
         print(f"missed, and in the baseline: {line.key}")
     if arguments.record:

@@ -28,12 +28,12 @@ def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
     backend, plan, table = arguments.backend, PLANS[arguments.backend], Table()
     plan = attrs.evolve(plan, repetitions=conclusion.fewer(plan.repetitions, arguments.share))
-    with all_started(SUBJECTS, backend) as subjects:
-        compare(subjects, plan.products, plan, table)
-    title = f"Products of matrices, medians of {plan.repetitions} turns, and ratios to atomr_trio"
     judged = targets.of_products((product.name, product.size) for product in plan.products)
+    with all_started(SUBJECTS, backend) as subjects:
+        compare(subjects, plan.products, plan, table, only=conclusion.chosen(arguments, judged))
+    title = f"Products of matrices, medians of {plan.repetitions} turns, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "blas", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
-    sys.exit(main(conclusion.options(__doc__).parse_args()))
+    sys.exit(main(conclusion.with_judged(conclusion.options(__doc__)).parse_args()))

@@ -16,12 +16,13 @@ import hashlib
 import json
 import platform
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 import attrs
 from speed_report import Absent, Table, Verdict
+from targets import Target
 
 
 def options(description: str | None) -> argparse.ArgumentParser:
@@ -32,6 +33,18 @@ def options(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--strict", action="store_true", help="fail if something that must hold was missed")
     parser.add_argument("--share", type=float, default=1.0, help="of the repetitions: less for a shorter run")
     return parser
+
+
+def with_judged(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, with an option to leave out what nothing is said of at the end."""
+    parser.add_argument("--judged", action="store_true", help="measure only what must hold")
+    return parser
+
+
+def chosen(arguments: argparse.Namespace, targets: Iterable[Target]) -> Callable[[str], bool]:
+    """Whether a row is measured, by its name: all are, unless only what must hold was asked for."""
+    rows = {target.row for target in targets}
+    return lambda row: not arguments.judged or row in rows
 
 
 def fewer(repetitions: int, share: float, least: int = 3) -> int:

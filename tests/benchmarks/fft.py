@@ -9,8 +9,8 @@ new plans: in a process of its own, each subject uses several transforms for the
 says how large its workspace is. The first of them, the cold one, starts the library.
 
 The verdicts are by pairs of the same repetition: how much longer ours took than the bare call, for transforms that are
-not too short. A call in a batch is judged beside PyTorch's. The figures belong to this machine; only ratios
-within one run carry over to others.
+not too short. A call in a batch is judged beside PyTorch's. With `--judged`, new plans and inverses with their defaults
+are not measured. The figures belong to this machine; only ratios within one run carry over to others.
 """
 
 from __future__ import annotations
@@ -95,14 +95,15 @@ def main(arguments: argparse.Namespace) -> int:
         repetitions=conclusion.fewer(plan.repetitions, arguments.share),
         starts=conclusion.fewer(plan.starts, arguments.share, least=1),
     )
-    with all_started(SUBJECTS, backend) as subjects:
-        compare(subjects, plan.transforms, plan, table)
-        callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
-    new_plans(backend, plan, table)
     judged = targets.of_transforms((each.name for each in plan.transforms if each.judged), CALLER_ROW)
+    with all_started(SUBJECTS, backend) as subjects:
+        compare(subjects, plan.transforms, plan, table, only=conclusion.chosen(arguments, judged))
+        callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
+    if not arguments.judged:
+        new_plans(backend, plan, table)
     title = f"Fourier transforms, medians of {plan.repetitions} turns, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "fft", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
-    sys.exit(main(conclusion.options(__doc__).parse_args()))
+    sys.exit(main(conclusion.with_judged(conclusion.options(__doc__)).parse_args()))

@@ -4,9 +4,11 @@ Three translation units, a small one, one with CUB's radix sort and one with man
 cache and then found in it, each time in a fresh process: from the request to the image in memory, which is what the
 cache adds to loading it. Once more they are compiled without the types of the parameters (`NvrtcOptions.signatures`).
 On a GPU the image is loaded as well, and another fresh process loads the same image by a bare `cuModuleLoadData`;
-without one, the other process reads the image from a file.
+without one, the other process reads the image from a file. These two are started together and measure one after the
+other, in turns. They are repeated more often than the compilations, which take seconds and are not judged.
 
-Then 64 programs are compiled at once while kernels that are ready are launched, and every step of trio's loop is timed.
+Then 64 programs are compiled at once while kernels that are ready are launched, and every step of trio's loop is timed;
+with `--share`, fewer of them.
 
 The figures belong to this machine; only ratios within one run carry over to others.
 """
@@ -14,6 +16,7 @@ The figures belong to this machine; only ratios within one run carry over to oth
 from __future__ import annotations
 
 import argparse
+import contextlib
 import ctypes
 import json
 import os
@@ -22,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -40,7 +43,10 @@ from atomr_trio._compiling.caching import CachingCompiler, Job
 
 Backend = Literal["cuda", "sim"]
 Phase = Literal["cold", "untyped", "hot", "bare"]
-PHASES: Final[tuple[Phase, ...]] = ("cold", "untyped", "hot", "bare")
+COMPILED: Final[tuple[Phase, ...]] = ("cold", "untyped")
+LOADED: Final[tuple[Phase, ...]] = ("hot", "bare")
+LOADS: Final = 7
+"""So many loads of each at least: single ones differ by 1.5 ms, and the limit is 2."""
 
 SMALL: Final = r"""
 extern "C" __global__ void saxpy(float a, const float* x, float* y, int n)
@@ -83,6 +89,7 @@ UNITS: Final = {"small": (SMALL, False), "radix sort": (RADIX_SORT, True), "60 k
 """The source by its name, and whether it needs CUDA's own headers."""
 
 PROGRAMS: Final = 64
+FEWEST_PROGRAMS: Final = 16
 ARCH_WITHOUT_GPU: Final = "sm_90"
 
 ADD = 'extern "C" __global__ void add(int* x) { x[threadIdx.x] += N; }'
@@ -110,9 +117,14 @@ def loader(backend: Backend) -> Callable[[bytes], object]:
 
 
 def measure(phase: Phase, unit: str, target: str, backend: Backend, image: Path) -> dict[str, Any]:
-    """In a fresh process: seconds from the request to the image, and until it is loaded."""
+    """In a fresh process: seconds from the request to the image, and until it is loaded.
+
+    It begins when a line is read, so that another process may measure before.
+    """
     load = loader(backend)
     compiler = CachingCompiler()
+    print("ready", flush=True)
+    sys.stdin.readline()
     wanted = job(unit, target, signatures=phase != "untyped")
     started = time.perf_counter()
     if phase == "bare":
@@ -130,15 +142,38 @@ def measure(phase: Phase, unit: str, target: str, backend: Backend, image: Path)
     return {"image": there - started, "loaded": done - started, "bytes": len(content), "origin": origin}
 
 
-def in_fresh_process(phase: Phase, unit: str, target: str, backend: Backend, folder: Path) -> dict[str, Any]:
+def in_fresh_processes(
+    phases: Sequence[Phase], unit: str, target: str, backend: Backend, folder: Path
+) -> list[dict[str, Any]]:
+    """Start a process for each phase, all at the same time; they measure one after the other, and end together."""
+    with contextlib.ExitStack() as stack:
+        children = [stack.enter_context(_started(phase, unit, target, backend, folder)) for phase in phases]
+        for child in children:
+            _line_of(child)
+        results = []
+        for child in children:
+            assert child.stdin is not None
+            child.stdin.write("go\n")
+            child.stdin.flush()
+            results.append(json.loads(_line_of(child)))
+    return results
+
+
+def _started(phase: Phase, unit: str, target: str, backend: Backend, folder: Path) -> subprocess.Popen[str]:
+    """A process that ends when its input does."""
     arguments = ["--measure", phase, unit, target, str(folder / f"{unit}.image"), "--backend", backend]
     cache = folder / ("untyped" if phase == "untyped" else "cache")
     environment = {**os.environ, "ATOMR_TRIO_CACHE_DIR": str(cache)}
-    answer = subprocess.run(
-        [sys.executable, __file__, *arguments], env=environment, stdout=subprocess.PIPE, text=True, check=True
-    )
-    result: dict[str, Any] = json.loads(answer.stdout)
-    return result
+    command = [sys.executable, __file__, *arguments]
+    return subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _line_of(child: subprocess.Popen[str]) -> str:
+    """What it says next. Raises `ChildProcessError` if it has ended."""
+    assert child.stdout is not None
+    if told := child.stdout.readline():
+        return told
+    raise ChildProcessError(f"{child.args} ended with {child.wait()}")
 
 
 # ---------------------------------------------------------------------------------------------------- cold and hot
@@ -162,18 +197,25 @@ class Row:
         return [loaded - image for loaded, image in zip(self.hot_loaded, self.hot_image, strict=True)]
 
 
-def cold_and_hot(backend: Backend, target: str, repetitions: int) -> Iterator[Row]:
-    progress = Progress("compiling", len(UNITS) * len(PHASES) * repetitions, sys.stderr, unit="process")
-    done = 0
+def cold_and_hot(backend: Backend, target: str, compilations: int, loads: int) -> Iterator[Row]:
+    """What each unit costs: compiled so many times, each time into an empty cache, and loaded so many times."""
+    processes = len(COMPILED) * compilations + len(LOADED) * loads
+    progress, done = Progress("compiling", len(UNITS) * processes, sys.stderr, unit="process"), 0
     for unit in UNITS:
         row = Row(unit)
-        for _ in range(repetitions):
-            with tempfile.TemporaryDirectory(prefix="atomr-trio-bench-") as name:
-                for phase in PHASES:
-                    result = in_fresh_process(phase, unit, target, backend, Path(name))
+        with tempfile.TemporaryDirectory(prefix="atomr-trio-bench-") as name:
+            folders = [Path(name) / str(number) for number in range(compilations)]
+            for folder in folders:
+                folder.mkdir()
+                for phase in COMPILED:
+                    note(row, phase, *in_fresh_processes([phase], unit, target, backend, folder))
+                progress.update(done := done + len(COMPILED))
+            for number in range(loads):
+                phases = LOADED[:: -1 if number % 2 else 1]
+                results = in_fresh_processes(phases, unit, target, backend, folders[-1])
+                for phase, result in zip(phases, results, strict=True):
                     note(row, phase, result)
-                    done += 1
-                    progress.update(done)
+                progress.update(done := done + len(LOADED))
         yield row
     progress.finish()
 
@@ -202,7 +244,8 @@ def show(rows: list[Row], backend: Backend) -> None:
         seconds = (row.cold, row.untyped, row.hot_image, row.hot_load, row.bare)
         cold, untyped, found, load, alone = (f"{statistics.median(each) * 1e3:.2f} ms" for each in seconds)
         print(f"{row.unit:12}{row.nbytes / 1024:>7.0f} KiB{cold:>13}{untyped:>16}{found:>16}{load:>16}{alone:>24}")
-    print(f"medians of {len(rows[0].cold)} fresh processes each; 'found in' is what comes on top of a bare load")
+    counts = f"{len(rows[0].bare)} fresh processes each, {len(rows[0].cold)} of what was compiled"
+    print(f"medians of {counts}; 'found in' is what comes on top of a bare load")
 
 
 # ---------------------------------------------------------------------------------------------------- the loop
@@ -226,15 +269,15 @@ class StepTimer(trio.abc.Instrument):
             self.computed.append(time.thread_time() - self._began[1])
 
 
-async def loop_under_load(backend: Backend) -> None:
-    """Compile many programs at once, launch a kernel all the while, and print what the loop's steps took."""
+async def loop_under_load(backend: Backend, programs: int) -> None:
+    """Compile so many programs at once, launch a kernel all the while, and print what the loop's steps took."""
     async with atomr_trio.open_device(0, backend=backend) as dev:
         x = dev.zeros(32, np.int32)
         kernel = await dev.nvrtc.compile(ADD, "add", NvrtcOptions(defines={"N": 1}))
         await kernel.launch(1, 32, x)
         timer = StepTimer()
         launches: list[float] = []
-        progress = Progress("compiling at once", PROGRAMS, sys.stderr, unit="program")
+        progress = Progress("compiling at once", programs, sys.stderr, unit="program")
         finished = 0
 
         async def compile_one(number: int) -> None:
@@ -246,16 +289,16 @@ async def loop_under_load(backend: Backend) -> None:
         trio.lowlevel.add_instrument(timer)
         started = time.perf_counter()
         async with trio.open_nursery() as nursery:
-            for number in range(PROGRAMS):
+            for number in range(programs):
                 nursery.start_soon(compile_one, number)
-            while finished < PROGRAMS:
+            while finished < programs:
                 before = time.perf_counter()
                 await kernel.launch(1, 32, x)
                 launches.append(time.perf_counter() - before)
         seconds = time.perf_counter() - started
         trio.lowlevel.remove_instrument(timer)
         progress.finish()
-    print(f"\n{PROGRAMS} programs at once: {seconds:.2f} s; {len(launches)} launches meanwhile, median")
+    print(f"\n{programs} programs at once: {seconds:.2f} s; {len(launches)} launches meanwhile, median")
     print(f"  {statistics.median(launches) * 1e6:.0f} us, longest {max(launches) * 1e3:.2f} ms")
     for what, values in (("by the clock", timer.wall), ("of computing", timer.computed)):
         ordered = sorted(values)
@@ -313,17 +356,19 @@ def main() -> int:
     arguments = parser.parse_args()
     if arguments.measure:
         phase, unit, target, image = arguments.measure
-        print(json.dumps(measure(phase, unit, target, arguments.backend, Path(image))))
+        print(json.dumps(measure(phase, unit, target, arguments.backend, Path(image))), flush=True)
+        sys.stdin.read()  # its end might disturb another that measures
         return 0
     target = trio.run(native_target, arguments.backend)
-    repetitions = conclusion.fewer(arguments.repetitions, arguments.share, least=2)
-    rows = list(cold_and_hot(arguments.backend, target, repetitions))
+    compilations = conclusion.fewer(arguments.repetitions, arguments.share, least=1)
+    loads = conclusion.fewer(arguments.repetitions, arguments.share, least=LOADS)
+    rows = list(cold_and_hot(arguments.backend, target, compilations, loads))
     show(rows, arguments.backend)
     os.environ["ATOMR_TRIO_CACHE_DIR"] = ""
-    trio.run(loop_under_load, arguments.backend)
+    trio.run(loop_under_load, arguments.backend, conclusion.fewer(PROGRAMS, arguments.share, FEWEST_PROGRAMS))
     table = table_of(rows)
     judged = targets.of_cached_kernels((hot_row(row.unit), bare_row(row.unit)) for row in rows)
-    title = f"From a source to a kernel, medians of {repetitions} fresh processes"
+    title = f"From a source to a kernel, medians of {loads} fresh processes, {compilations} of what was compiled"
     return conclusion.conclude(arguments, "nvrtc", title, table, targets.judged(table, judged, arguments.backend))
 
 

@@ -1,8 +1,8 @@
 """The picture of a benchmark's figures, or of all, from their JSON: `pictures.py FIGURES.json PICTURE.svg`.
 
 A line for each row that several subjects have, with a dot for each of them: how many times as long as atomr_trio it
-takes, on a logarithmic scale. Left of the line at 1 are those that are faster. A bar across a line is the target: left
-of 1 it is held, right of 1 it is missed.
+takes, on a logarithmic scale. Left of the line at 1 are those that are faster. A bar across a line is the target: green
+where it is held, red where it is missed, as the table of the same figures says.
 
 It is drawn by matplotlib, which is among the developers' tools; its colours are readable on light and dark pages.
 """
@@ -45,7 +45,14 @@ class Row:
     others: Mapping[str, float]
     """By subject, what it takes; in shares of ours."""
     target: float | None
-    """What the row may take at most, in shares of what it takes: below 1 it is missed."""
+    """What the row may take at most, in shares of what it takes."""
+    held: bool | None = None
+    """The verdict: a target that is a little below 1 is held, within the resolution of what is measured."""
+
+    @property
+    def bar(self) -> str:
+        """The colour of the target."""
+        return COLOURS[OURS][0] if self.held else MISSED
 
 
 def rows_of(told: Mapping[str, Any], only: str = "") -> list[Row]:
@@ -63,19 +70,25 @@ def rows_of(told: Mapping[str, Any], only: str = "") -> list[Row]:
     for name, by_subject in medians.items():
         ours = by_subject.get(OURS, 0.0)
         others = {who: median / ours for who, median in by_subject.items() if who != OURS} if ours else {}
-        target = _target(told, name)
-        if others or target is not None:
-            found.append(Row(name, ours, units[name], others, target))
+        targets = _targets(told, name)
+        if others or targets:
+            strictest = min((target for target, _ in targets), default=None)
+            held = all(held for _, held in targets) if targets else None
+            found.append(Row(name, ours, units[name], others, strictest, held))
     return found
 
 
-def _target(told: Mapping[str, Any], name: str) -> float | None:
-    for verdict in told["must_hold"]:
-        if verdict["held"] is not None and verdict["name"].startswith(f"{name}: at most"):
-            if verdict["ratio"]:
-                return float(verdict["target"]) / float(verdict["ratio"])
-            return float(verdict["limit"]) / float(verdict["figure"]) if verdict["figure"] else None
-    return None
+def _targets(told: Mapping[str, Any], name: str) -> list[tuple[float, bool]]:
+    """Those of a row that were judged: where each is, and whether it is held."""
+    judged = [each for each in told["must_hold"] if each["held"] is not None]
+    of_row = [each for each in judged if each["name"].startswith(f"{name}: at most")]
+    return [(_share(each), each["held"]) for each in of_row if each["ratio"] or each["figure"]]
+
+
+def _share(verdict: Mapping[str, Any]) -> float:
+    if verdict["ratio"]:
+        return float(verdict["target"]) / float(verdict["ratio"])
+    return float(verdict["limit"]) / float(verdict["figure"])
 
 
 def draw(told: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
@@ -90,8 +103,7 @@ def draw(told: Mapping[str, Any], rows: Sequence[Row], path: Path) -> None:
         axes = figure.add_axes((0.34, 0.62 / (1.6 + 0.19 * len(rows)), 0.64, 1 - 1.3 / (1.6 + 0.19 * len(rows))))
         for y, row in enumerate(rows):
             if row.target is not None:
-                colour = MISSED if row.target < 1 else COLOURS[OURS][0]
-                axes.plot([row.target], [y], marker="|", markersize=10, markeredgewidth=2, color=colour, linestyle="")
+                axes.plot([row.target], [y], marker="|", markersize=10, markeredgewidth=2, color=row.bar, linestyle="")
             for who, ratio in row.others.items():
                 colour, form = COLOURS.get(who, OTHER)
                 axes.plot([ratio], [y], marker=form, markersize=4.5, color=colour, linestyle="", label=who)
@@ -138,13 +150,19 @@ def _ticks(low: float, high: float) -> Iterator[float]:
                 yield digit * 10.0**power
 
 
+def picture(told: Mapping[str, Any], path: Path, only: str = "") -> bool:
+    """Draw what can be compared; False if there is nothing. Raises `ImportError` without matplotlib."""
+    rows = rows_of(told, only)
+    if rows:
+        draw(told, rows, path)
+    return bool(rows)
+
+
 def main(arguments: argparse.Namespace) -> None:
     """Draw it."""
     told = json.loads(arguments.figures.read_text(encoding="utf-8"))
-    rows = rows_of(told, arguments.only)
-    if not rows:
+    if not picture(told, arguments.picture, arguments.only):
         raise SystemExit("there is nothing to compare in these figures")
-    draw(told, rows, arguments.picture)
 
 
 if __name__ == "__main__":

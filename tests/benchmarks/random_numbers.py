@@ -30,13 +30,13 @@ def main(arguments: argparse.Namespace) -> int:
     """The exit status: 1 if something that must hold was missed and `--strict` asks for that."""
     backend, plan, table = arguments.backend, PLANS[arguments.backend], Table()
     plan = attrs.evolve(plan, repetitions=conclusion.fewer(plan.repetitions, arguments.share))
-    with all_started(SUBJECTS, backend) as subjects:
-        compare(subjects, plan.draws, plan, table, RATE)
-        callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
     judged = targets.of_draws((draw.name, draw.judged_by) for draw in plan.draws if draw.judged_by is not None)
+    with all_started(SUBJECTS, backend) as subjects:
+        compare(subjects, plan.draws, plan, table, RATE, conclusion.chosen(arguments, judged))
+        callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
     title = f"Random numbers, medians of {plan.repetitions} turns, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "random", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
-    sys.exit(main(conclusion.options(__doc__).parse_args()))
+    sys.exit(main(conclusion.with_judged(conclusion.options(__doc__)).parse_args()))

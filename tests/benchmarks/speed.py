@@ -39,10 +39,11 @@ from speed_report import (
     Table,
     comparisons,
 )
-from speed_works import IMPORTED_ANYWAY, PLANS, Plan
+from speed_works import BURSTS_OF, IMPORTED_ANYWAY, P99_FROM, PLANS, WHOLE, Plan, p99
 from turns import Gone, Subject, all_started, take_in, tell, ways
 
 SUBJECTS = Path(__file__).with_name("speed_subjects.py")
+BURSTS_ROW = f"{BURSTS_OF}, {WHOLE}, p99"
 PRESENT = {"cuda": (OURS, RAW, NATIVE, CORE, CUPY, TORCH, NUMBA), "sim": (OURS, RAW)}
 DEADLINE = 300.0
 """Seconds that one subject may take."""
@@ -173,6 +174,7 @@ def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Ta
     begun, pattern = time.monotonic(), re.compile(only)
     values: dict[tuple[str, str], list[float]] = {}
     shares: dict[str, list[float]] = {}
+    bursts: dict[str, list[float]] = {}
 
     def chosen(name: str) -> bool:
         return bool(pattern.search(name))
@@ -183,12 +185,35 @@ def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Ta
                 for measure in measures:
                     values.setdefault((measure.what, measure.who), []).extend(measure.values)
                 table.absent += [each for each in absent if each not in table.absent]
+                if work.name == BURSTS_OF:
+                    having = [each.who for each in measures if each.what == work.row(WHOLE)]
+                    asked = [subject for subject in subjects if subject.who in having]
+                    gather(bursts, burst_by_burst(asked, plan, table))
                 tell(f"[round {number + 1} of {plan.rounds}, {time.monotonic() - begun:.0f} s] {work.name}")
             if chosen(IDLE_ROW):
-                for who, found in idling(subjects, plan, table).items():
-                    shares.setdefault(who, []).extend(found)
+                gather(shares, idling(subjects, plan, table))
     take_in(table, [Measure(what, who, each) for (what, who), each in values.items()])
+    enough = {who: found for who, found in bursts.items() if len(found) >= P99_FROM}
+    take_in(table, [Measure(BURSTS_ROW, who, [p99(found)]) for who, found in enough.items()])
     take_in(table, [Measure(IDLE_ROW, who, found, "share") for who, found in shares.items()])
+
+
+def gather(all_found: dict[str, list[float]], found: Mapping[str, list[float]]) -> None:
+    """Add what one round has found to what the others have, by subject."""
+    for who, values in found.items():
+        all_found.setdefault(who, []).extend(values)
+
+
+def burst_by_burst(subjects: list[Subject], plan: Plan, table: Table) -> dict[str, list[float]]:
+    """The seconds of one call, end to end, of each of many bursts of the work that is ready; a turn each."""
+    found: dict[str, list[float]] = {}
+    for subject in subjects:
+        try:
+            subject.ask(f"bursts {plan.bursts}")
+            found[subject.who] = subject.answer()
+        except Gone as gone:
+            table.absent.append(Absent(BURSTS_ROW, subject.who, gone.reason))
+    return found
 
 
 def idling(subjects: list[Subject], plan: Plan, table: Table) -> dict[str, list[float]]:

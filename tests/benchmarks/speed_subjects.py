@@ -1,7 +1,8 @@
 """The subjects of the speed benchmark, one in each process: `speed_subjects.py WHO BACKEND`.
 
 A subject makes a work ready (`take NUMBER`, by the place in the plan), compares its result with what is right, and then
-does it so many times in each way that it has (`ways COUNT`). A few calls before each series are not timed.
+does it so many times in each way that it has (`ways COUNT`), or so many bursts of it (`bursts COUNT`). A few calls
+before each series are not timed.
 
 What they do is kept the same: the launches are of saxpy over 1024 elements (4 arguments), or of a kernel that does
 nothing (none, or 16), on a stream of their own, the arguments handed over each time. Whatever a library does to give a
@@ -42,6 +43,7 @@ from speed_works import (
     TASKS,
     WHOLE,
     Work,
+    p99,
 )
 from turns import Bare, Missing, OnCupy, OnTorch, Others, answer_all, check_error, refusal, serve
 
@@ -128,9 +130,20 @@ async def seconds_of(doing: Doing, count: int, open_batch: Callable[[], Any] | N
     return found
 
 
-def p99(seconds: Sequence[float]) -> float:
-    """The smallest value that 99 % of them do not exceed."""
-    return sorted(seconds)[-(-99 * len(seconds) // 100) - 1]
+async def bursts_of(doing: Doing, bursts: int, calls: int, open_batch: Callable[[], Any] | None) -> list[float]:
+    """The seconds of one call, end to end, of each of so many bursts of so many calls."""
+    seconds = []
+    for _ in range(bursts):
+        if doing.in_batch is not None and open_batch is not None:
+            found = await _batch(doing.in_batch, calls, open_batch)
+        elif doing.call is not None:
+            found = _series(doing.call, calls, doing.end)
+        elif doing.natively is not None:
+            found = doing.natively(calls)
+        else:
+            raise Missing("has no such call")
+        seconds.append(found[WHOLE])
+    return seconds
 
 
 async def _singles(doing: Doing, count: int) -> list[float]:
@@ -1265,10 +1278,11 @@ SUBJECTS: Final[Mapping[str, Callable[[str], AbstractAsyncContextManager[Any]]]]
 
 @attrs.define
 class Answers:
-    """What a subject answers to the two questions."""
+    """What a subject answers to the questions about works."""
 
     subject: Any
     works: Sequence[Work]
+    calls_of_burst: int
     doing: Doing = Doing()
 
     async def take(self, number: int) -> str | None:
@@ -1287,8 +1301,15 @@ class Answers:
 
     async def ways(self, count: int) -> dict[str, float]:
         """The seconds of one call, by way."""
-        is_ours = isinstance(self.subject, Ours)
-        return await seconds_of(self.doing, count, self.subject.batch if is_ours else None)
+        return await seconds_of(self.doing, count, self._open_batch)
+
+    async def bursts(self, count: int) -> list[float]:
+        """The seconds of one call, end to end, of each of so many bursts."""
+        return await bursts_of(self.doing, count, self.calls_of_burst, self._open_batch)
+
+    @property
+    def _open_batch(self) -> Callable[[], Any] | None:
+        return self.subject.batch if isinstance(self.subject, Ours) else None
 
 
 async def idle(milliseconds: int) -> float:
@@ -1321,8 +1342,8 @@ def used_between(earlier: dict[Path, float], later: dict[Path, float]) -> float:
 async def answer(who: str, backend: str) -> None:
     """Answer questions until there are no more."""
     async with SUBJECTS[who](backend) as subject:
-        answers = Answers(subject, PLANS[backend].works)
-        await answer_all({"take": answers.take, "ways": answers.ways, "idle": idle})
+        answers = Answers(subject, PLANS[backend].works, PLANS[backend].calls_of_burst)
+        await answer_all({"take": answers.take, "ways": answers.ways, "bursts": answers.bursts, "idle": idle})
 
 
 if __name__ == "__main__":

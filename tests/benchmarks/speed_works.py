@@ -4,7 +4,8 @@ A work has a row for each way in which a subject does it:
 
 - *awaited*: one call, and the wait for its end; the median and the 99th percentile of single calls;
 - *caller*: the caller's time for one of many calls that are not waited for; atomr_trio makes them in a batch;
-- *end to end*: the time until all of these are done, divided by their number;
+- *end to end*: the time until all of these are done, divided by their number; of one kind of launch, the 99th
+  percentile of many bursts as well;
 - *of 64 tasks* and *16 in flight*: so many tasks await calls at the same time; the time of all, divided by the calls;
   and the 99th percentile of single calls, which wait for each other.
 
@@ -13,7 +14,7 @@ Nothing in here measures anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import attrs
@@ -31,6 +32,8 @@ LEAST_OF_A_TASK: Final[Mapping[str, int]] = {TASKS: 20, IN_FLIGHT: 1}
 """The fewest calls of each task. Of a few short ones the first, which wakes all tasks, would be much of the time."""
 P99_FROM: Final = 100
 """So many calls are needed for a 99th percentile."""
+BURSTS_OF: Final = "launch, 4 arguments"
+"""The work whose bursts are measured one by one, for their 99th percentile."""
 PRODUCTS: Final = 10
 """Calls of a library in a graph."""
 BATCH_OF_COPIES: Final = 16
@@ -88,6 +91,9 @@ class Plan:
     uncounted: int
     """The first of them, which fill caches, do not count."""
     idle_seconds: float
+    bursts: int
+    """Bursts of each process whose 99th percentile is told, if all processes together have enough."""
+    calls_of_burst: int
 
 
 def copy_name(direction: str, host: Host | Literal["strided"], nbytes: int) -> str:
@@ -159,17 +165,20 @@ def _result(form: str) -> str:
     return "new result" if form == "new" else "to out"
 
 
+BURST: Final = 1000
 SIZES: Final = tuple(4 * KIB << (2 * step) for step in range(9))
 """Bytes of the copies, from 4 KiB to 256 MiB."""
 PLANS: Final[Mapping[str, Plan]] = {
     "cuda": Plan(
-        works=tuple(_works(1000, (100, 1000), (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))),
+        works=tuple(_works(BURST, (100, 1000), (64, 256, 1024), 64, 4096, SIZES, (64 * KIB, MIB, 16 * MIB))),
         seconds=0.006,
         repetitions=2,
         rounds=4,
         processes=5,
         uncounted=1,
         idle_seconds=1.0,
+        bursts=50,
+        calls_of_burst=BURST,
     ),
     "sim": Plan(
         works=tuple(_works(3, (5,), (8,), 8, 64, (4 * KIB,), (8 * KIB,))),
@@ -179,9 +188,17 @@ PLANS: Final[Mapping[str, Plan]] = {
         processes=1,
         uncounted=0,
         idle_seconds=0.05,
+        bursts=2,
+        calls_of_burst=3,
     ),
 }
 """The simulator shows that everything works, and says nothing of speed."""
+
+
+def p99(seconds: Sequence[float]) -> float:
+    """The smallest value that 99 % of them do not exceed."""
+    return sorted(seconds)[-(-99 * len(seconds) // 100) - 1]
+
 
 # --- the numbers ------------------------------------------------------------------------------------------------------
 

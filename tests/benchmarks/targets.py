@@ -126,12 +126,13 @@ def _empty_launches(work: Work) -> Iterator[Target]:
     yield Target(work.row(TASKS), 1.0, NATIVE, works.TICKET_ROW)
 
 
-def _graphs(work: Work) -> Iterator[Target]:
+def _updated_graphs(work: Work) -> Iterator[Target]:
     yield Target(work.row(WHOLE), 1.0, RAW, plus=2e-6)
 
 
-def _library_graphs(work: Work) -> Iterator[Target]:
-    yield Target(work.row(WHOLE), 1.0, TORCH, plus=2e-6)
+def _graphs(work: Work) -> Iterator[Target]:
+    yield from _updated_graphs(work)
+    yield from _library_calls(work)
 
 
 def _library_calls(work: Work) -> Iterator[Target]:
@@ -172,8 +173,8 @@ OF_KIND: Final[dict[str, Callable[[Work], Iterator[Target]]]] = {
     "empty launch": _empty_launches,
     "launch": _launches,
     "graph": _graphs,
-    "graph update": _graphs,
-    "library graph": _library_graphs,
+    "graph update": _updated_graphs,
+    "library graph": _library_calls,
     "copy": _copies,
     "strided": _strided,
     **dict.fromkeys(LIBRARY_KINDS, _library_calls),

@@ -36,8 +36,10 @@ PRESENT: Final = {"cuda": (OURS, RAW, CUPY, TORCH), "sim": (OURS, RAW)}
 """The subjects of each backend."""
 FEWEST, MOST = 3, 3000
 """How often a turn does the work."""
-SLOWEST: Final = 4
+SLOWEST: Final = 2
 """The turn of a subject that is slower than the fastest is so many times as long at most. Then it does less work."""
+SLOWEST_OF_WAYS: Final = 4
+"""The same of a work that is done in several ways, whose turns are short."""
 FIRST_TURNS: Final = 6
 """So many turns at most tell how often a work is done in the others."""
 SETTLED: Final = 0.8
@@ -297,7 +299,7 @@ def _counts(subjects: Sequence[Subject], pace: Pace, work: WorkOfWays) -> dict[s
                 break
         longest[subject.who] = seconds
     most = min(int(pace.seconds / min(longest.values(), default=1.0)), work.most)
-    limits = {who: min(most, int(SLOWEST * pace.seconds / seconds)) for who, seconds in longest.items()}
+    limits = {who: min(most, int(SLOWEST_OF_WAYS * pace.seconds / seconds)) for who, seconds in longest.items()}
     return {who: max(limit, FEWEST, work.least) for who, limit in limits.items()}
 
 
@@ -355,17 +357,22 @@ def shown(work: Work, measures: Sequence[Measure], scale: float = TERA[1]) -> It
 
 
 def compare(
-    subjects: list[Subject], works: Sequence[Work], pace: Pace, table: Table, rate: tuple[str, float] = TERA
+    subjects: list[Subject],
+    works: Sequence[Work],
+    pace: Pace,
+    table: Table,
+    rate: tuple[str, float] = TERA,
+    only: Callable[[str], bool] = every,
 ) -> None:
-    """Measure each work, and print it as it comes."""
-    begun = time.monotonic()
+    """Measure each work that is chosen by its name, and print it as it comes."""
+    begun, count = time.monotonic(), sum(only(work.name) for work in works)
     print(f"{HEADER}  {rate[0]:>9}  {'of ours':>7}")
-    for number, (work, measures, absent) in enumerate(measured(subjects, works, pace), 1):
+    for number, (work, measures, absent) in enumerate(measured(subjects, works, pace, only), 1):
         table.measures += measures
         table.absent += absent
         for text in shown(work, measures, rate[1]):
             print(text, flush=True)
-        tell(f"[{number}/{len(works)}, {time.monotonic() - begun:.0f} s] {work.name}")
+        tell(f"[{number}/{count}, {time.monotonic() - begun:.0f} s] {work.name}")
 
 
 def take_in(table: Table, measures: Iterable[Measure]) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import json
 import subprocess
 import sys
 
+import attrs
 import numpy as np
 import pytest
 
@@ -18,6 +20,7 @@ BENCHMARKS = ROOT / "tests" / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 report, targets = importlib.import_module("speed_report"), importlib.import_module("targets")
 speed, speed_works = importlib.import_module("speed"), importlib.import_module("speed_works")
+speed_subjects = importlib.import_module("speed_subjects")
 blas, blas_subjects = importlib.import_module("blas"), importlib.import_module("blas_subjects")
 fft, fft_subjects = importlib.import_module("fft"), importlib.import_module("fft_subjects")
 random_numbers, random_subjects = importlib.import_module("random_numbers"), importlib.import_module("random_subjects")
@@ -31,9 +34,9 @@ def table(*measures: tuple[str, str, float]) -> report.Table:
     return report.Table([report.Measure(what, who, [value]) for what, who, value in measures])
 
 
-def verdict(row: str, *measures: tuple[str, str, float]) -> report.Verdict:
-    """What is said of a row that one target is about."""
-    (target,) = [each for each in OF_SPEED if each.row == row]
+def verdict(row: str, *measures: tuple[str, str, float], of: str = "") -> report.Verdict:
+    """What is said of a row that one target is about, or one that compares it with a subject."""
+    (target,) = [each for each in OF_SPEED if each.row == row and of in ("", each.of)]
     return target.judge(table(*measures))
 
 
@@ -115,6 +118,11 @@ TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
         ("fill 16 KiB, end to end", None, report.TORCH, 1.0),
         ("slice x[1:10], caller", None, report.TORCH, 1.0),
         ("graph of 100 kernels, end to end", None, report.RAW, 1.0 + 2e-6),
+        ("graph of 100 kernels, end to end", None, report.TORCH, 1.0),
+        ("graph of 1000 kernels, awaited", None, report.TORCH, 1.5),
+        ("graph of 100 kernels, caller", None, report.TORCH, 0.4),
+        ("graph of 10 products of 64, caller", None, report.TORCH, 0.4),
+        ("graph of 10 products of 64, end to end", None, report.TORCH, 1.0),
         ("copy in, pageable, 16 KiB, awaited", None, report.RAW, 2.5),
         ("copy out, pageable, 256 KiB, awaited", None, report.RAW, 1.5),
         ("copy out, pageable, 256 KiB, end to end", "copy out, pageable, 256 KiB, awaited", report.RAW, 1.0),
@@ -129,7 +137,8 @@ TICKET, EMPTY = speed_works.TICKET_ROW, "launch of an empty kernel"
 def test_a_row_is_held_up_to_its_limit_and_half_a_percent_beside_another(row, other, who, limit):
     others = [(other or row, who, 1.0)] if who else []
     for factor, held in ((0.999, True), (1.004, bool(who)), (1.006, False)):
-        judged = verdict(row, *others, (row, report.OURS, factor * limit))
+        of = who if row.startswith("graph") else ""
+        judged = verdict(row, *others, (row, report.OURS, factor * limit), of=of)
         assert (judged.held, judged.limit) == (held, pytest.approx(limit))
 
 
@@ -327,7 +336,7 @@ def test_subjects_make_a_product_ready_together_and_then_take_turns_in_both_orde
     plan = blas_subjects.Plan(sizes=(), stack=(2, 16), seconds=1.0, repetitions=3)
     log: list[tuple[str, str]] = []
     subjects = [
-        Scripted("a", log, [None, 0.3, 1.0, 2.0, 3.0]),
+        Scripted("a", log, [None, 0.2, 1.0, 2.0, 3.0]),
         Scripted("without", log, ["it has none"]),
         Scripted("b", log, [None, 0.1, 4.0, 5.0, 6.0]),
     ]
@@ -347,7 +356,44 @@ def test_a_subject_that_is_much_slower_does_less_work_in_its_turn():
     subjects = [Scripted(who, log, [None, seconds, 1.0]) for who, seconds in first.items()]
     assert [len(measures) for _, measures, _ in turns.measured(subjects, plan.products, plan)] == [4]
     asked = [(who, question) for who, question in log if question != "take 0"]
-    assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 100"), ("slow", "turn 40"), ("very slow", "turn 3")]
+    assert asked[4:] == [("fast", "turn 100"), ("slower", "turn 66"), ("slow", "turn 20"), ("very slow", "turn 3")]
+
+
+def test_of_a_launch_the_99th_percentile_of_bursts_is_told_if_there_are_enough(monkeypatch):
+    """Each process of a subject measures a part of them."""
+    work, plan = speed_works.Work("launch", speed_works.BURSTS_OF), speed_works.PLANS["sim"]
+    plan = attrs.evolve(plan, works=(work,), rounds=2)
+    rows = {}
+    for count in (49, 50):
+        log: list[tuple[str, str]] = []
+        part = [float(number) for number in range(count)]
+        ways = [{"end to end": 1.0}] * 2
+        answers = [[None, *ways, part], [None, *ways, [2 * each for each in part]]]
+        others = [None, {"caller": 1.0}, {"caller": 1.0}]  # who has no such row is not asked for bursts
+
+        @contextlib.contextmanager
+        def all_started(*_given, log=log, answers=answers, others=others):
+            yield [Scripted(report.OURS, log, answers.pop(0)), Scripted(report.RAW, log, [*others])]
+
+        monkeypatch.setattr(speed, "all_started", all_started)
+        measured = report.Table()
+        speed.works("sim", [], plan, f"^{speed_works.BURSTS_OF}$", measured)
+        rows[count] = [each for each in measured.measures if each.what == speed.BURSTS_ROW]
+        assert [who for who, question in log if question == f"bursts {plan.bursts}"] == [report.OURS] * 2
+    assert rows == {49: [], 50: [report.Measure(speed.BURSTS_ROW, report.OURS, [96.0])]}
+
+
+async def test_a_burst_is_timed_in_each_way_that_a_subject_has():
+    calls: list[str] = []
+    call = functools.partial(calls.append, "call")
+    subjects, ended = speed_subjects, functools.partial(calls.append, "end")
+    (seconds,) = await subjects.bursts_of(subjects.Doing(call=call, end=ended), 1, 3, None)
+    assert (calls, seconds > 0) == (["call"] * 3 + ["end"], True)
+    native = subjects.Doing(natively=lambda count: {"end to end": float(count)})
+    assert await subjects.bursts_of(native, 2, 3, None) == [3.0, 3.0]
+    batched = subjects.Doing(in_batch=lambda batch: functools.partial(batch, "call"))
+    found = await subjects.bursts_of(batched, 2, 3, lambda: contextlib.nullcontext(calls.append))
+    assert (len(found), calls[4:]) == (2, ["call"] * 6)
 
 
 def test_what_a_subject_has_left_undone_the_others_do_once_more():
@@ -441,6 +487,19 @@ def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_
     ]
     assert "not measured" not in done.stdout
     assert done.stdout.count("not judged") == sum(transform.judged for transform in plan.transforms) + 1
+
+
+@pytest.mark.sim_only
+def test_only_what_must_hold_is_measured_if_that_is_asked_for(tmp_path):
+    for program, unjudged in (("fft.py", "irfft, 2^8, by default"), ("random_numbers.py", "exponential float64, 10^2")):
+        done = run(program, "--json", tmp_path / "told.json", "--judged")
+        assert done.returncode == 0, done.stdout + done.stderr
+        told = json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))
+        rows, judged = ({each["what"] for each in told["measurements"]}, {each["name"] for each in told["must_hold"]})
+        callers = {fft_subjects.CALLER_ROW, random_subjects.CALLER_ROW, turns.LAUNCH_ROW}
+        assert rows - callers == {name.partition(": at most")[0] for name in judged} - callers
+        assert rows
+        assert unjudged not in rows
 
 
 class Transformer:

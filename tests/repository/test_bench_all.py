@@ -123,6 +123,8 @@ def test_all_benchmarks_make_one_table_and_those_that_do_not_end_fail_the_run(tm
     assert (done.returncode, found["failed"]) == (0, [])
     assert f"holding: {verdict['name']} " in done.stdout
     assert bench_all.told_speed(found) in done.stdout
+    assert found["title"] == "Targets of holding"
+    assert f"the picture is in {tmp_path / 'all.svg'}" in done.stdout
     assert json.loads(baseline.read_text(encoding="utf-8")).keys() == {"rows"}
 
 
@@ -145,6 +147,18 @@ def test_a_run_tells_how_fast_python_was_and_an_earlier_one_may_not_know():
     assert 1 < steps[0] < 10_000
     assert bench_all.told_speed({"python_steps": [33.2, 35.4, 60.0]}) == "a step of a loop of Python: 35 ns, 33 to 60"
     assert bench_all.told_speed({}) == "how fast Python was is not known"
+
+
+def test_a_whole_run_on_a_gpu_that_takes_longer_than_it_may_says_so_and_does_not_fail(tmp_path, capsys):
+    figures = tmp_path / "all.json"
+    told_of_all = {name: {"benchmark": name, "must_hold": []} for name in bench_all.BENCHMARKS}
+    late = {"machine": "one", "seconds": bench_all.LONGEST + 1, "failed": [], "benchmarks": told_of_all}
+    others = ({"seconds": bench_all.LONGEST}, {"machine": "simulator"}, {"benchmarks": {"fft": told_of_all["fft"]}})
+    for different, said in (({}, True), *((each, False) for each in others)):
+        figures.write_text(json.dumps({**late, **different}), encoding="utf-8")
+        options = {"baseline": tmp_path / "none.json", "figures": figures, "record": False}
+        assert bench_all.main(argparse.Namespace(**options)) == 0
+        assert ("the run took 481 s, longer than the 480 s" in capsys.readouterr().out) is said
 
 
 def test_a_benchmark_that_did_not_end_fails_the_run(tmp_path):
@@ -318,6 +332,64 @@ def test_the_picture_is_drawn_from_figures_that_were_written(tmp_path):
     again = tmp_path / "again.svg"
     run("pictures.py", written, again)
     assert again.read_bytes() == picture.read_bytes()
+
+
+def test_the_picture_takes_the_verdict_of_the_table(tmp_path):
+    """A limit that is exceeded by less than the resolution is held, so its bar is green."""
+    assert 1.004 < 1 + targets.RESOLUTION < 1.006
+    bars = {}
+    for figure, held in ((1.004, True), (1.006, False)):
+        target, measures = (
+            targets.Target("x", 1.0, report.TORCH),
+            (("x", report.OURS, figure), ("x", report.TORCH, 1.0)),
+        )
+        table = report.Table([report.Measure(what, who, [value]) for what, who, value in measures])
+        told = figures_of(*measures, verdicts=(target.judge(table),))
+        (row,) = pictures.rows_of(told)
+        assert (row.held, row.target < 1) == (held, True)
+        pictures.draw(told, [row], tmp_path / "picture.svg")
+        bars[held] = (tmp_path / "picture.svg").read_text(encoding="utf-8").count(pictures.MISSED)
+    assert bars[False] > bars[True] == bars_of_the_legend(tmp_path)
+
+
+def bars_of_the_legend(folder: Path) -> int:
+    """How often a picture without any target has the colour of those that are missed."""
+    told = figures_of(("row", report.OURS, 1.0), ("row", report.CUPY, 1.0))
+    pictures.draw(told, pictures.rows_of(told), folder / "legend.svg")
+    return (folder / "legend.svg").read_text(encoding="utf-8").count(pictures.MISSED)
+
+
+def test_a_row_with_several_targets_shows_the_strictest_and_is_held_if_all_are():
+    easy, strict = (report.Verdict(f"x: at most {times} x CuPy", True, 1.0, times, other=1.0) for times in (4, 2))
+    measures = (("x", report.OURS, 1.0), ("x", report.CUPY, 1.0))
+    (row,) = pictures.rows_of(figures_of(*measures, verdicts=(easy, strict)))
+    assert (row.target, row.held) == (2.0, True)
+    missed = report.Verdict("x: at most 0.5 x CuPy", False, 1.0, 0.5, other=1.0)
+    (row,) = pictures.rows_of(figures_of(*measures, verdicts=(missed, easy)))
+    assert (row.target, row.held) == (0.5, False)
+
+
+def test_the_picture_is_drawn_beside_the_figures_or_it_is_said_how_to_draw_it(tmp_path, monkeypatch):
+    held = report.Verdict("x: at most 2 x CuPy", True, 1.0, 2.0, other=1.0)
+    part = figures_of(("x", report.OURS, 1.0), ("x", report.CUPY, 1.0), verdicts=(held,))
+    everything = {"machine": "one", "title": bench_all.title_of(["fft", "speed"]), "benchmarks": {"speed": part}}
+    figures, picture = tmp_path / "all.json", tmp_path / "all.svg"
+    assert bench_all.drawn(everything, figures) == f"the picture is in {picture}"
+    texts = {text.text for text in ElementTree.parse(picture).iter("{http://www.w3.org/2000/svg}text")}
+    assert "times as long as atomr_trio.  Targets of speed, fft; one" in texts
+    picture.unlink()
+    unjudged = {**part, "must_hold": [report.Verdict("x: at most 2 x CuPy", None).facts()]}
+    nothing = {**everything, "benchmarks": {"speed": unjudged}}
+    assert bench_all.drawn(nothing, figures) == "no picture: no target was judged"
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    told = bench_all.drawn(everything, figures)
+    assert told.endswith(f"make bench-picture FIGURES={figures} PICTURE={picture}")
+    assert not picture.exists()
+
+
+def test_the_title_names_the_benchmarks_if_some_were_left_out():
+    assert bench_all.title_of(bench_all.BENCHMARKS) == "All targets"
+    assert bench_all.title_of(["blas", "speed"]) == "Targets of speed, blas"
 
 
 def test_round_numbers_mark_the_scale():
