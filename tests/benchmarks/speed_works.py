@@ -135,7 +135,7 @@ def _works(
     for count in nodes:
         yield Work("graph", f"graph of {count} kernels", count, least=min(burst, 100))
     yield Work("graph update", f"graph of {nodes[0]} kernels, an argument updated", nodes[0], most=100)
-    yield Work("library graph", f"graph of {PRODUCTS} products of {orders[0]}", orders[0], most=20)
+    yield Work("library graph", f"graph of {PRODUCTS} products of {orders[0]}", orders[0], most=100)
     for order in orders:
         for form in ("new", "out"):
             yield Work("gemm", f"gemm {order}, {_result(form)}", order, form)
