@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import base64
+import ctypes
+import errno
 import hashlib
 import importlib.util
+import os
+import platform
+import struct
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
+from atomr_trio._wire.protocol import PAGE_BYTES
 from atomr_trio._worker import native, native_code, native_layout
+from atomr_trio._worker.base.shared_words import CLOCK_GETTIME, LOOP_WORDS, PAGE_ADDRESS, SCHED_YIELD, Words
 from support import child_environment
 from support.native import make
 
@@ -192,6 +200,98 @@ def test_a_system_that_forbids_the_code_is_named(forbid, reason):
     output = subprocess.run(program, env=child_environment(), capture_output=True, text=True, check=True).stdout
     assert output.startswith("the system does not allow its code: ")
     assert reason in output
+
+
+def printed_by(program: str) -> str:
+    """What a process prints that runs this; a test whose process prints `no ...` is skipped by those words."""
+    run = subprocess.run([sys.executable, "-c", program], env=child_environment(), capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    if run.stdout.startswith("no "):
+        pytest.skip(run.stdout.strip())
+    return run.stdout.strip()
+
+
+FORBIDDEN = """
+import ctypes
+from atomr_trio._worker import native
+code = {filter!r}
+class Filter(ctypes.Structure):
+    _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
+libc = ctypes.CDLL(None, use_errno=True)
+filter = Filter(len(code) // 8, code)
+if libc.prctl({no_new_privileges}, 1, 0, 0, 0) or libc.prctl({set_seccomp}, 2, ctypes.byref(filter), 0, 0):
+    print("no filter of system calls here: error", ctypes.get_errno())
+else:
+    wants = dict.fromkeys(("driver", "loop", "page", "page_on_device", "patience", "give_up"))
+    print(native.loop_for(backend="cuda", ring=object(), **wants))
+"""
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="the filter knows the calls of x86-64 alone")
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM], ids=["EACCES", "EPERM"])
+def test_where_the_kernel_maps_no_file_as_code_the_loop_of_python_runs(number):
+    """As SELinux or a mount without programs has it: here a filter refuses each ``mmap`` with ``PROT_EXEC``."""
+    load, equals, has_bits, answer = 0x20, 0x15, 0x45, 0x06
+    mmap, protection, executable, refuse, allow = 9, 32, 4, 0x0005_0000, 0x7FFF_0000
+    steps = [
+        (load, 0, 0, 0),
+        (equals, 0, 3, mmap),
+        (load, 0, 0, protection),
+        (has_bits, 0, 1, executable),
+        (answer, 0, 0, refuse | number),
+        (answer, 0, 0, allow),
+    ]
+    code = b"".join(struct.pack("<HBBI", *step) for step in steps)
+    told = printed_by(FORBIDDEN.format(filter=code, no_new_privileges=38, set_seccomp=22))
+    assert told == repr((None, f"the system does not allow its code: {os.strerror(number)}"))
+
+
+MAKES_NO_CODE = """
+import ctypes, mmap
+from support import sim_process
+from support.loops import Launch, Machine
+libc = ctypes.CDLL(None, use_errno=True)
+if libc.prctl(65, 1, 0, 0, 0):
+    raise SystemExit(print("no PR_SET_MDWE here: error", ctypes.get_errno()))
+try:
+    mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_WRITE | mmap.PROT_EXEC)
+except PermissionError:
+    sim_process.begin()
+    machine = Machine(natively=True)
+    machine.run([Launch(0, 2, bytes(8))] * 40)
+    print(sum(effect[0] == "launch" for effect in machine.effects), machine.returned)
+"""
+
+
+def test_where_memory_that_was_written_never_becomes_code_the_native_loop_runs():
+    """`PR_SET_MDWE` is what a hardened service sets. The code is mapped from a sealed file, and was never writable."""
+    assert printed_by(MAKES_NO_CODE) == f"40 {[int(native_layout.Reason.RECORD)] * 2}"
+
+
+def finds_no_record(run: Callable[[int], int]) -> bool:
+    """Whether code that was mapped runs, and says of an empty ring that it is empty."""
+    libc, state, page = ctypes.CDLL(None), Words(len(LOOP_WORDS)), Words(PAGE_BYTES // 8)
+    state.view[PAGE_ADDRESS] = page.address
+    for place, function in ((SCHED_YIELD, libc.sched_yield), (CLOCK_GETTIME, libc.clock_gettime)):
+        state.view[place] = ctypes.cast(function, ctypes.c_void_p).value or 0
+    return run(state.address) == native_layout.Reason.EMPTY
+
+
+def test_a_kernel_that_does_not_know_how_to_forbid_programs_maps_the_code_nevertheless(monkeypatch):
+    """Linux before 6.3 refuses the flag, and has no other way."""
+    asked: list[int] = []
+    make = os.memfd_create
+
+    def make_as_before(name: str, flags: int) -> int:
+        asked.append(flags)
+        if flags & native._NOEXEC_SEAL:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return make(name, flags)
+
+    monkeypatch.setattr(os, "memfd_create", make_as_before)
+    assert finds_no_record(native.mapped.__wrapped__())
+    plain = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
+    assert asked == [plain | native._NOEXEC_SEAL, plain]
 
 
 def test_the_code_lies_in_memory_that_nobody_can_change():

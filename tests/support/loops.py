@@ -35,16 +35,21 @@ from atomr_trio._wire.protocol import (
 from atomr_trio._wire.ready import filled, ready_head, with_holes
 from atomr_trio._wire.records import context as context_records
 from atomr_trio._wire.records.module import LAUNCH
-from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, group_index
+from atomr_trio._wire.ring import GROUPS, NUMBER, SLOT_BYTES, SLOTS, Ring, announcer, group_index
 from atomr_trio._worker import native
 from atomr_trio._worker.base.lanes import Command, Following, Lane, NativeCall, NativeLaunch, Ready, Target
 from atomr_trio._worker.base.shared_words import STREAM, Arguments, Words
 from atomr_trio._worker.main import IDLE_SECONDS, Worker
 from atomr_trio._worker.ready import ReadyCalls
 
-KERNELS = {1: 0, 2: 8, 3: 40, (1 << 44) - 1: 392}
+KERNELS = {1: 0, 2: 8, 3: 40, (1 << 64) - 1: 392}
 """The bytes of the parameters of the kernels that there are. The last one fills a slot."""
 LANES = 3
+"""How many lanes a machine has; records name them 0, 1 and 2, whatever numbers they have there."""
+LAST_TICKET = (1 << 56) - 1
+"""The highest ticket that a command can wait for. The sender gives out a million in a second for 2,000 years."""
+LAST_RECORD = (1 << 64) - 1
+"""The highest number of a record."""
 TOY = VerbTable("toy", 7)
 DO = TOY.verb("do", Mode.ENQUEUES, {"what": "Q"})
 BLOCK = TOY.verb("block", Mode.BLOCKS, {"what": "Q"})
@@ -213,7 +218,8 @@ class Machine:
     ticket, of which the first attempt alone fails unless the context is lost. The GPU is `lag` tickets behind.
     Repeated calls are made `alone` if that is not None. Native code makes them too if it says that they are "bounded",
     or "noted" with what they put into the stream. So many `following` calls are behind each; native code takes words up
-    to `most_word`. A call with words `returns` one of them natively unless it is refused.
+    to `most_word`. A call with words `returns` one of them natively unless it is refused. So many records were
+    `read_before`, and so many tickets of each lane `signed_before`. The lanes have these numbers.
     """
 
     def __init__(
@@ -224,6 +230,8 @@ class Machine:
         refused_tickets: Mapping[tuple[int, int], int] | None = None,
         lag: int = 0,
         read_before: int = 0,
+        signed_before: int = 0,
+        lanes: Sequence[int] = range(LANES),
         following: int = 0,
         alone: str | None = None,
         most_word: int = (1 << 64) - 1,
@@ -254,6 +262,7 @@ class Machine:
         self.page.words[RECORDS_SENT_WORD] = self.page.words[RECORDS_READ_WORD] = self.sent = read_before
         worker._page_address = _PAGE_ON_DEVICE
         worker._wake, worker._bell = os.eventfd(0, os.EFD_NONBLOCK), os.eventfd(0, os.EFD_NONBLOCK)
+        self._announce = announcer(self.page.words, worker._bell)
         worker._spin_seconds = 0.01
         worker.cuda_error, worker.library_missing = CudaError, LibraryMissing
         self._failing: list[BaseException] = []
@@ -275,7 +284,12 @@ class Machine:
         worker._verbs = {(TOY.number, verb.number): (verb, toy.calls[verb.number]) for verb in TOY.verbs}
         worker._verbs[LAUNCH.engine_number, LAUNCH.number] = (LAUNCH, modules.general)
         worker._ready = ReadyCalls(worker.engines, modules, worker._verbs)
-        for index in range(LANES):
+        self.numbers = tuple(lanes)
+        self.first = signed_before + 1
+        """The first ticket of each lane."""
+        self.tickets = dict.fromkeys(self.numbers, signed_before)
+        for index in self.numbers:
+            self.page.words[counter_word(index)] = signed_before
             self._open_lane(index)
         if natively:
             run = native.mapped()
@@ -288,7 +302,6 @@ class Machine:
             worker._native = native.NativeLoop(
                 noted, worker._loop, self.ring, self.page, _PAGE_ON_DEVICE, self.launch, self.write, IDLE_SECONDS
             )
-        self.tickets = [0] * LANES
 
     def _open_lane(self, index: int) -> None:
         lane = self.worker._add_lane(index)
@@ -356,17 +369,18 @@ class Machine:
 
     def put(self, record: Launch | Other) -> None:
         """Write a record into the ring, and do not count it yet."""
-        ticket = self.tickets[record.lane] = self.tickets[record.lane] + 1
+        lane = self.numbers[record.lane]
+        ticket = self.tickets[lane] = self.tickets[lane] + 1
         mark = UNSIGNED if record.unsigned else 0
         if isinstance(record, Launch):
             payload = _FIELDS.pack(record.kernel, *record.dimensions, record.shared, record.options) + record.parameters
-            self._put(
-                HEADER.pack(ticket, record.lane, LAUNCH.engine_number, LAUNCH.number | mark, 0, len(payload)), payload
-            )
+            self._put(HEADER.pack(ticket, lane, LAUNCH.engine_number, LAUNCH.number | mark, 0, len(payload)), payload)
             return
         waits = b""
-        if record.waits_for is not None and self.tickets[record.waits_for] and record.waits_for != record.lane:
-            waits = struct.pack("<Q", encode_wait(record.waits_for, self.tickets[record.waits_for]))
+        if record.waits_for is not None and record.waits_for != record.lane:
+            other = self.numbers[record.waits_for]
+            if self.tickets[other] >= self.first:
+                waits = struct.pack("<Q", encode_wait(other, self.tickets[other]))
         payload = struct.pack("<Q", record.what)
         if record.verb == REPEAT.number and not waits:
             places = [0] if record.as_word else []
@@ -374,10 +388,10 @@ class Machine:
             head = ready_head(identity % (1 << 64), places) + (payload if places else b"")
             payload = with_holes(payload, places)
             size = len(head) + len(payload) - 8 * len(places)
-            header = HEADER.pack(ticket, record.lane, TOY.number, record.verb | mark | REPEATED, len(places), size)
+            header = HEADER.pack(ticket, lane, TOY.number, record.verb | mark | REPEATED, len(places), size)
             self._put(header + head, payload)
             return
-        header = HEADER.pack(ticket, record.lane, TOY.number, record.verb | mark, len(waits) // 8, len(payload))
+        header = HEADER.pack(ticket, lane, TOY.number, record.verb | mark, len(waits) // 8, len(payload))
         self._put(header + waits, payload)
 
     def close_after_all(self) -> None:
@@ -394,9 +408,16 @@ class Machine:
         NUMBER.pack_into(self.ring.slots, at, self.sent)
         self.ring.slots[at + NUMBER.size : at + NUMBER.size + len(record)] = record
 
+    @property
+    def last_slot(self) -> memoryview[int]:
+        """The slot of the record that was written last."""
+        at = (self.sent - 1) % SLOTS * SLOT_BYTES
+        return self.ring.slots[at : at + SLOT_BYTES]
+
     def count(self) -> None:
-        """Let the worker see all records that were written."""
+        """Let the worker see all records that were written, and wake it if it sleeps."""
         self.page.words[RECORDS_SENT_WORD] = self.sent
+        self._announce()
 
     # The run.
 
@@ -418,7 +439,7 @@ class Machine:
 
     def of_lane(self, index: int) -> list[tuple[Any, ...]]:
         """What the driver was asked on a lane, in its order."""
-        return [effect for effect in self.effects if effect[1] == index]
+        return [effect for effect in self.effects if effect[1] == self.numbers[index]]
 
     def state(self) -> dict[str, Any]:
         """What the lanes and the page show in the end."""
@@ -429,17 +450,19 @@ class Machine:
             "signed": [lane.signed for lane in lanes],
             "read": self.page.words[RECORDS_READ_WORD],
             "statuses": [
-                [self.page.status(lane, ticket) for ticket in range(1, self.tickets[lane] + 1)] for lane in range(LANES)
+                [self.page.status(lane, ticket) for ticket in range(self.first, self.tickets[lane] + 1)]
+                for lane in self.numbers
             ],
             "failures": [self.page.failures(lane) for lane in range(MAX_LANES)],
             "errors": [message for message in self.messages if message["kind"] == "error"],
             "lost": [message for message in self.messages if message["kind"] == "lost"],
         }
 
-    def groups(self, lane: int) -> list[int]:
+    def groups(self, index: int) -> list[int]:
         """The sizes of the groups of a lane that the page's reader sees, by their first tickets."""
-        sizes, first = [], 1
-        while first <= self.worker._lanes[lane].signed and first <= GROUPS:
+        lane = self.numbers[index]
+        sizes, first = [], self.first
+        while first <= self.worker._lanes[lane].signed and first < self.first + GROUPS:
             size = self.ring.groups[group_index(lane, first)]
             if not size:
                 break

@@ -1,4 +1,8 @@
-"""The native loop and the loop of Python on the same records: the same calls, tickets and statuses."""
+"""The native loop and the loop of Python on the same records: the same calls, tickets and statuses.
+
+A worker knows nothing of blocks in quarantine: the user's process sends no command of theirs before the lost worker is
+reaped. So no stream of records here has them; the tests of the arena do (``memory/test_memory.py``).
+"""
 
 from __future__ import annotations
 
@@ -7,6 +11,7 @@ import ctypes
 import math
 import os
 import select
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,9 +24,19 @@ from hypothesis import given, strategies as st
 import atomr_trio
 from atomr_cuda import driver
 from atomr_trio._wire.backends import NATIVE_VARIABLE, native_loop_wanted
-from atomr_trio._wire.protocol import GROUP_LIMIT, INLINE_LIMIT, RECORDS_READ_WORD, RECORDS_SENT_WORD
-from atomr_trio._wire.ring import SLOT_BYTES, SLOTS
-from atomr_trio._worker import native
+from atomr_trio._wire.protocol import (
+    GROUP_LIMIT,
+    HEADER,
+    INLINE_LIMIT,
+    MAX_LANES,
+    RECORDS_READ_WORD,
+    REPEATED,
+    UNSIGNED,
+    WORKER_ASLEEP_WORD,
+    counter_word,
+)
+from atomr_trio._wire.ring import NUMBER, SLOT_BYTES, SLOTS
+from atomr_trio._worker import main, native
 from atomr_trio._worker.base import lanes
 from atomr_trio._worker.base.native_calls import NativeStep, Word, native_call, native_steps
 from atomr_trio._worker.base.shared_words import (
@@ -31,15 +46,30 @@ from atomr_trio._worker.base.shared_words import (
     NOTED_ENTRIES,
     NOTES,
     SURPLUS,
+    WAITERS,
 )
 from atomr_trio._worker.native_layout import Reason
 from support import open_test_device, sim_process as helper
-from support.loops import BLOCK, DO, DO_TYPE, ENTRIES, FORGET, KERNELS, LANES, REPEAT, Launch, Machine, Other
+from support.loops import (
+    BLOCK,
+    DO,
+    DO_TYPE,
+    ENTRIES,
+    FORGET,
+    KERNELS,
+    LANES,
+    LAST_RECORD,
+    LAST_TICKET,
+    REPEAT,
+    Launch,
+    Machine,
+    Other,
+)
 from support.strategies import examples
 
 pytestmark = pytest.mark.sim_only
 LARGEST = (1 << 32) - 1
-HIGHEST = max(KERNELS)
+LAST_WORD = (1 << 64) - 1
 UNKNOWN_KERNEL = 99
 FATAL = 700
 REFUSED = 1
@@ -92,7 +122,7 @@ at_once = st.builds(
     Other,
     st.integers(0, LANES - 1),
     st.sampled_from([DO.number, FORGET.number, REPEAT.number]),
-    st.sampled_from([0, 5, (1 << 63) - 1]),
+    st.sampled_from([0, 5, LAST_WORD]),
     st.booleans(),
     st.sampled_from([None, *range(LANES)]),
     st.booleans(),
@@ -107,19 +137,35 @@ with_threads = st.lists(st.one_of(bursts, st.one_of(at_once, in_turn).map(lambda
     lambda parts: [record for part in parts for record in part]
 )
 places = st.integers(1, 60)
+refusals = st.dictionaries(places, st.just(REFUSED), max_size=4)
+lane_numbers = st.sampled_from([range(LANES), range(MAX_LANES - LANES, MAX_LANES), (MAX_LANES - 1, 0, 7)])
 
 
 @examples(1.5)
 @given(
     streams,
-    st.dictionaries(places, st.just(REFUSED), max_size=4),
-    st.integers(0, 2 * SLOTS),
+    refusals,
+    st.one_of(st.integers(0, 2 * SLOTS), st.just(LAST_RECORD)),
+    st.sampled_from([0, LAST_TICKET]),
+    lane_numbers,
     st.integers(0, 3),
     st.booleans(),
 )
-def test_the_same_records_have_the_same_effects(records, refused, read_before, following, returns):
-    """Wherever in the ring they lie, whatever of them the driver refuses, and whatever a call returns."""
-    given = {"refused": refused, "read_before": read_before, "following": following, "returns": returns}
+def test_the_same_records_have_the_same_effects(
+    records, refused, read_before, signed_before, lanes, following, returns
+):
+    """Wherever in the ring they lie, whatever of them the driver refuses, and whatever a call returns.
+
+    The records and the tickets of a lane may be those that end with the last numbers that there are.
+    """
+    given = {
+        "refused": refused,
+        "read_before": min(read_before, LAST_RECORD - 1 - len(records)),
+        "signed_before": min(signed_before, LAST_TICKET - len(records)),
+        "lanes": lanes,
+        "following": following,
+        "returns": returns,
+    }
     with ran(records, **given) as (python, natively):
         assert natively.effects == python.effects
         assert natively.state() == python.state()
@@ -179,6 +225,196 @@ def test_nothing_is_made_after_the_context_was_lost(records, place):
         assert made == [effect for effect in python.effects if effect[0] != "ticket"][: len(made)]
 
 
+MOMENTS = ("busy", "idle", "waited for", "program asleep", "worker asleep")
+"""What a loop does when a record comes: another one is there, it looks for one, a thread waits for the record's ticket,
+the program sleeps until a ticket is reached, or the loop itself sleeps on its doorbell."""
+
+
+class _Live:
+    """A loop in its thread, to which the records come one after the other."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self._words = machine.page.words
+        self._poll = select.poll()
+        self._poll.register(machine.worker._wake, select.POLLIN)
+        self.wakes: list[bool] = []
+        """Whether the program was told, each time that it slept."""
+        self._told = [-1]
+        self._thread = threading.Thread(target=machine.loop, daemon=True)
+        machine.worker._spin_seconds = 60.0
+        self._thread.start()
+
+    def feed(self, moment: str, record: Launch | Other) -> None:
+        machine, worker = self.machine, self.machine.worker
+        if moment != "busy":
+            self._until(lambda: self._words[RECORDS_READ_WORD] == machine.sent)
+        if moment == "waited for":
+            lane = worker._lanes[machine.numbers[record.lane]]
+            waiting = threading.Thread(target=lane.wait_submitted, args=(lane.submitted + 1,), daemon=True)
+            waiting.start()
+            self._until(lambda: lane.shared.view[WAITERS] == 1)
+            self._send(record)
+            waiting.join(30)
+            self.wakes.append(not waiting.is_alive())
+        elif moment == "program asleep":
+            machine.page.set_asleep(True)
+            if self._counters() != self._told:
+                self._is_woken()
+            self._send(record)
+            self._is_woken()
+            machine.page.set_asleep(False)
+        elif moment == "worker asleep":
+            worker._spin_seconds = 0.0
+            self._send(record)  # behind it the time is over at once
+            self._until(lambda: self._words[WORKER_ASLEEP_WORD] == 1)
+            worker._spin_seconds = 60.0
+            self._send(record)
+            self._until(lambda: self._words[WORKER_ASLEEP_WORD] == 0)
+        else:
+            self._send(record)
+
+    def close(self) -> None:
+        self.machine.close_after_all()
+        self.machine.count()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def _send(self, record: Launch | Other) -> None:
+        self.machine.put(record)
+        self.machine.count()
+
+    def _counters(self) -> list[int]:
+        return [self._words[counter_word(lane)] for lane in self.machine.numbers]
+
+    def _is_woken(self) -> None:
+        self.wakes.append(bool(self._poll.poll(30_000)))
+        os.eventfd_read(self.machine.worker._wake)
+        self._told = self._counters()
+
+    @staticmethod
+    def _until(done: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 30
+        while not done():
+            assert time.monotonic() < deadline
+            time.sleep(0)
+
+
+hot = st.sampled_from([launch(1, 3), Other(2, REPEAT.number, 5)])
+two_signed = st.tuples(hot, st.one_of(launches, at_once, wrong_sizes)).map(
+    lambda two: [record._replace(unsigned=False) for record in two]
+)
+moments = st.lists(st.tuples(st.sampled_from(MOMENTS), st.sampled_from([0, 0, 1])), min_size=8, max_size=16)
+
+
+@examples(0.6)
+@given(two_signed, moments, refusals)
+def test_records_that_come_to_a_loop_that_waits_or_sleeps_have_the_same_effects(two, moments, refused):
+    """Nothing but the doorbell wakes a loop here. Each record is signed: who shares a ticket is a matter of time."""
+    with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as stack:
+        patch.setattr(main, "NET_SECONDS", 60)
+        patch.setattr(main, "LATER_NET_SECONDS", 60)
+        both = []
+        for natively in (False, True):
+            machine = stack.enter_context(contextlib.closing(Machine(natively=natively, refused=refused)))
+            live = _Live(machine)
+            try:
+                for moment, which in moments:  # native code makes what it has met before
+                    live.feed(moment, two[which])
+            finally:
+                live.close()
+            both.append(live)
+        python, natively_run = both
+        assert natively_run.machine.effects == python.machine.effects
+        assert natively_run.machine.state() == python.machine.state()
+        assert natively_run.wakes == python.wakes
+        assert all(python.wakes)
+
+
+def fed_from_full_ring(each: Machine, total: int) -> None:
+    """Let a loop run whose ring is full when it begins, and whose sender has so many more records than that."""
+    words = each.page.words
+
+    def has_room() -> bool:
+        return each.sent - words[RECORDS_READ_WORD] < SLOTS
+
+    def put(number: int) -> None:
+        each.put(launch(number % LANES, kernel=3, seed=number, unsigned=number % 3 != 0))
+
+    def send() -> None:
+        for number in range(SLOTS, SLOTS + total):
+            while not has_room():
+                time.sleep(0)
+            put(number)
+            each.count()
+        while not has_room():
+            time.sleep(0)
+        each.close_after_all()
+        each.count()
+
+    for number in range(SLOTS):
+        put(number)
+    each.count()
+    sender = threading.Thread(target=send)
+    sender.start()
+    each.loop()
+    sender.join()
+
+
+def test_a_ring_that_is_full_and_goes_on_is_read_to_its_end_by_both():
+    """How many share a ticket depends on when the ring is empty, so the tickets are compared at the end."""
+    total, made = SLOTS // 2, []
+    for natively in (False, True):
+        with contextlib.closing(Machine(natively=natively, read_before=SLOTS // 3, refused={9000: REFUSED})) as each:
+            fed_from_full_ring(each, total)
+            made.append(([effect for effect in each.effects if effect[0] == "launch"], each.state()))
+            assert (Reason.MOST in each.returned) is natively
+    assert made[0] == made[1]
+    launched, state = made[0]
+    assert [effect[4][0] for effect in launched] == [number % 256 for number in range(SLOTS + total)]
+    assert state["read"] == SLOTS // 3 + SLOTS + total + 1
+
+
+CORRUPTIONS: dict[str, Callable[[memoryview], None]] = {
+    "its number": lambda slot: NUMBER.pack_into(slot, 0, 12345),
+    "the last number": lambda slot: NUMBER.pack_into(slot, 0, LAST_RECORD),
+    "its ticket": lambda slot: struct.pack_into("<Q", slot, NUMBER.size, 999),
+    "the last ticket": lambda slot: struct.pack_into("<Q", slot, NUMBER.size, LAST_WORD),
+    "a lane that is not open": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 8, MAX_LANES - 1),
+    "an unknown lane": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 8, 77),
+    "an unknown engine": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 9, 99),
+    "an unknown verb": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 10, 61),
+    "an unknown verb that repeats": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 10, REPEATED | 61),
+    "an unknown verb that is unsigned": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 10, UNSIGNED | 61),
+    "its waits": lambda slot: struct.pack_into("<B", slot, NUMBER.size + 11, 255),
+    "its length": lambda slot: struct.pack_into("<I", slot, NUMBER.size + HEADER.size - 4, 1 << 20),
+    "the last length": lambda slot: struct.pack_into("<I", slot, NUMBER.size + HEADER.size - 4, LARGEST),
+}
+
+
+@pytest.mark.parametrize("what", CORRUPTIONS)
+@pytest.mark.parametrize(
+    "record", [launch(), Other(0, REPEAT.number, 5), Other(0, DO.number, 5)], ids=["launch", "ready", "general"]
+)
+def test_both_say_the_same_of_a_corrupt_record_and_make_nothing_from_it_on(what, record):
+    """It is in the midst of records like it, which native code makes."""
+    said, effects = [], []
+    for natively in (False, True):
+        with contextlib.closing(Machine(natively=natively)) as each:
+            for number in range(9):
+                each.put(record)
+                if number == 5:
+                    CORRUPTIONS[what](each.last_slot)
+            each.count()
+            with pytest.raises((KeyError, ValueError)) as caught:
+                each.loop()
+            said.append((caught.type, str(caught.value)))
+            effects.append([effect for effect in each.effects if effect[0] != "ticket"])
+    assert said[0] == said[1]
+    assert effects[0] == effects[1]
+    assert len(effects[0]) == 5
+
+
 @pytest.mark.parametrize("ticket", range(1, 2 * GROUP_LIMIT + 2))
 def test_a_ticket_that_is_refused_is_asked_for_again(ticket):
     signs = ticket % 3 == 0
@@ -228,7 +464,7 @@ def test_launches_that_are_known_need_no_python(native_machine):
 def test_calls_of_a_library_that_are_known_need_no_python(native_machine):
     """With a word and without; native code writes the word where the call has it."""
     each = native_machine()
-    words = [Other(1, REPEAT.number, what, as_word=True) for what in (0, 5, (1 << 64) - 1)] * 50
+    words = [Other(1, REPEAT.number, what, as_word=True) for what in (0, 5, LAST_WORD)] * 50
     constants = [Other(1, REPEAT.number, 9, as_word=False)] * 50
     each.run([*words, *constants])
     assert each.returned.count(Reason.RECORD) == 3, "for the first of both, and for the end"
@@ -305,34 +541,6 @@ def test_a_call_whose_setting_is_another_is_left_to_python(native_machine):
         number.to_bytes(8, "little") for number in range(8)
     ]
     assert each.returned.count(Reason.RECORD) == 1 + 3, "for the first, and for each of those behind the change"
-
-
-def test_a_ring_that_is_full_and_goes_on_is_read_to_its_end(native_machine):
-    each, total = native_machine(), 2 * SLOTS + 100
-    words = each.page.words
-
-    def send() -> None:
-        for number in range(total):
-            while each.sent - words[RECORDS_READ_WORD] >= SLOTS:
-                time.sleep(0)
-            each.put(launch(number % LANES, kernel=3, seed=number))
-            each.count()
-        while each.sent - words[RECORDS_READ_WORD] >= SLOTS:
-            time.sleep(0)
-        each.close_after_all()
-        each.count()
-
-    for number in range(SLOTS):
-        each.put(launch(number % LANES, kernel=3, seed=number))
-    each.count()
-    sender = threading.Thread(target=send)
-    sender.start()
-    each.loop()
-    sender.join()
-    made = [effect[4][0] for effect in each.effects if effect[0] == "launch"]
-    assert made == [number % 256 for number in range(SLOTS)] + [number % 256 for number in range(total)]
-    assert Reason.MOST in each.returned
-    assert words[RECORDS_READ_WORD] == words[RECORDS_SENT_WORD] == SLOTS + total + 1
 
 
 def test_a_slot_with_another_number_ends_the_loop_and_launches_nothing(native_machine):

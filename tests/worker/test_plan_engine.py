@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
+from collections.abc import Iterator
 from ctypes import c_void_p
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
 import pytest
+from hypothesis import given, strategies as st
 
 from atomr_cuda._library import CudaError, Library, SymbolMissing
 from atomr_trio._calls.stateful import restoring
@@ -52,6 +55,7 @@ from atomr_trio._worker.base.calls import ENTRIES_OF_A_CALL
 from atomr_trio._worker.base.kernels import Kernel, Kernels
 from atomr_trio._worker.base.plans import PlanEngine
 from support import native_forms
+from support.strategies import examples
 from support.toy_library import Bench
 
 THE_THING = Slot(0)
@@ -817,6 +821,136 @@ def test_native_code_sets_what_its_words_decide_and_the_error_names_the_function
         assert isinstance(error, CudaError)
         assert (error.status, error.function) == (4, name)
     assert bench.bugs == []
+
+
+def test_an_execution_that_failed_in_the_general_way_lends_its_function_to_no_other_error(bench: Bench) -> None:
+    bench.define(program(execute=(SET_BY_WORDS, run(), Call(*SHAPES[0]))))
+    verb, places = bench.table.execute.number, (PLACES["first"],)
+    whole = bench.payload(1, (512, 1024), SCALARS)
+    ready = bench.engine.hot_call(verb, with_holes(whole, places), bench.lane, places)
+    assert ready is not None
+    bench.toy.statuses["toyShape"] = 4
+    with pytest.raises(CudaError) as caught:
+        bench.execute(scalars=SCALARS)
+    assert caught.value.function == "toyShape"
+    error = ready.error(5)  # of native code, whose first function was refused
+    assert isinstance(error, CudaError)
+    assert error.function == "toySet"
+
+
+class _Settings:
+    """A plan whose product is right only with the settings of its own addresses and of its workspace.
+
+    Its executions are made in all ways, and each product is checked: a library would make a wrong one in silence.
+    """
+
+    def __init__(self) -> None:
+        self.bench = Bench()
+        self._natives: dict[tuple[Any, ...], Any] = {}
+        self._room = 256
+        self._define()
+
+    def _define(self) -> None:
+        set_by = (Address(0), Address(1, 16), RoomOf(0))
+        sets = tuple(Set("toySet", (Slot(0), at, Words((each,)), 8)) for at, each in enumerate(set_by))
+        self.bench.define(program(THING, ASK, Room((256,), OF_LANE), execute=(*sets, run(room=RoomOf(0)))))
+
+    def _forget(self) -> None:
+        """Forget what a worker would."""
+        if self.bench.forgotten:
+            self._natives.clear()
+            self.bench.forgotten = 0
+
+    def fail(self, function: str) -> None:
+        """Let the next call of a function fail."""
+        self.bench.toy.statuses[function] = 5
+
+    def define_anew(self) -> None:
+        self.bench.drop()
+        self._define()
+        self._forget()
+
+    def grow(self) -> None:
+        """Let another plan need a larger workspace."""
+        self._room += 256
+        with self._aside():
+            self.bench.define(with_room(self._room), 2)
+        self._forget()
+
+    def capture(self, *addresses: int) -> None:
+        """Make a plan for the lane of a graph."""
+        bench, other = self.bench, self.bench.new_lane(1)
+        with self._aside(), contextlib.suppress(CudaError):
+            payload = bench.payload(1, addresses, SCALARS)
+            bench.engine.prepare_capture(bench.table.execute.number, payload, other, 1 << 20)
+        for call in bench.engine.forget_lane(1):
+            call()
+
+    @contextlib.contextmanager
+    def _aside(self) -> Iterator[None]:
+        """Calls for other objects, whose settings are not those of this plan."""
+        before = list(self.bench.toy.calls)
+        yield
+        self.bench.toy.calls[:] = before
+
+    def execute(self, way: str, which: tuple[str, ...], *addresses: int) -> None:
+        """Execute it in a way, with the addresses in these places as words."""
+        bench, verb = self.bench, self.bench.table.execute.number
+        if way == "general":
+            with contextlib.suppress(CudaError):
+                bench.execute(addresses=addresses, scalars=SCALARS)
+            return
+        whole, places = bench.payload(1, addresses, SCALARS), tuple(PLACES[each] for each in which)
+        words = [addresses[("first", "second").index(each)] for each in which]
+        payload = with_holes(whole, places)
+        if (payload, places) not in self._natives:
+            self._natives[payload, places] = [bench.engine.hot_call(verb, payload, bench.lane, places), None]
+        ready, native = kept = self._natives[payload, places]
+        if way == "native" and native is None:
+            native = kept[1] = ready.native()
+        if way == "native" and native_forms.takes(native):
+            assert native_forms.made(native, words) in (0, 5)
+        elif status := ready.call(tuple(words)):
+            assert ready.error(status).status == 5
+
+    def check(self) -> None:
+        """Go through what was called: each product has its own settings."""
+        known: dict[int, bytes] = {}
+        for name, *told in self.bench.toy.calls:
+            if name == "toyCreate":
+                known.clear()
+            elif name == "toySet" and isinstance(told[1], bytes):
+                known[told[0]] = told[1]
+            elif name == "toySet":  # it was refused
+                known.pop(told[1], None)
+            elif name == "toyRun" and isinstance(told[4], bytes):
+                wanted = [each.to_bytes(8, "little") for each in (told[2], told[3], told[7])]
+                assert [known.get(at) for at in range(3)] == wanted
+
+
+_executions = [
+    (_Settings.execute, way, which, *addresses)
+    for way in ("general", "python", "native", "native")
+    for which in ((), ("first",), ("second", "first"))
+    for addresses in ((256, 256), (256, 512), (512, 512))
+]
+_between = [
+    (_Settings.fail, "toySet"),
+    (_Settings.fail, "toyRun"),
+    (_Settings.define_anew,),
+    (_Settings.grow,),
+    (_Settings.capture, 512, 256),
+]
+
+
+@examples(1)
+@given(st.lists(st.sampled_from([*_executions, *_between]), min_size=20, max_size=40))
+def test_no_product_is_made_with_the_settings_of_another(steps: list[tuple[Any, ...]]) -> None:
+    each = _Settings()
+    for step, *given_to_it in steps:
+        step(each, *given_to_it)
+    each.check()
+    assert each.bench.bugs == []
 
 
 def test_an_address_behind_a_pointer_that_is_0_stays_that(bench: Bench) -> None:

@@ -738,7 +738,8 @@ class PlanEngine:
         with lane.calling:
             status = plan.run(given)
         if status:
-            raise self._note_failed(plan, self.refused(plan, status, plan.failed, lane), command.payload, lane)
+            failed, plan.failed = plan.failed, None
+            raise self._note_failed(plan, self.refused(plan, status, failed, lane), command.payload, lane)
 
     def _note_failed(self, plan: _Plan, error: Exception, payload: bytes, lane: Lane) -> Exception:
         """Return the error of an execution. If the plan has a state, all later executions get it too."""

@@ -794,6 +794,22 @@ async def test_a_build_that_fails_is_tried_again_by_the_next_launch(dev):
 
 
 @pytest.mark.sim_only
+async def test_a_graph_is_uploaded_when_it_is_built_and_by_no_launch(dev):
+    """Otherwise the first launch would take the time. A refused upload shows who has asked for one."""
+    add = await compiled(dev, "add")
+    x = dev.zeros(N, np.int32)
+    record, _ = recording(lambda r: r.launch(add, 1, N, x, 1))
+    graph = await dev.capture(record)
+    inject(dev, "cuGraphUpload", atomr_trio.testing.ReturnStatus(801))
+    await graph.launch()
+    assert await values(x) == [1] * N
+    with pytest.raises(CommandFailed, match="cuGraphUpload"):
+        await dev.capture(record)
+    await (await dev.capture(record)).launch()
+    assert await values(x) == [2] * N
+
+
+@pytest.mark.sim_only
 async def test_an_update_that_fails_fails_its_launch_and_the_next_one_builds(dev, sent):
     add = await compiled(dev, "add")
     x = dev.zeros(N, np.int32)
