@@ -127,8 +127,8 @@ class BatchSender:
         self.generation: Generation | None = None
         self.path: LaunchPath | None = None
         """The short way, where there is one."""
-        self._end_path: LaunchPath | None = None
-        """That of ends."""
+        self.signed_path: LaunchPath | None = None
+        """That of ends and events, which have tickets of their own."""
         self._end: AwaitedEnd | None = None
         """The last one that was sent by it."""
         self.launchers: dict[object, Any] = {}
@@ -166,9 +166,9 @@ class BatchSender:
         self.generation = generation
         if generation.ring is not None and ordered:
             if self.lane == LANE_COMPUTE:
-                self.path, self._end_path = self.device.part(BatchPaths).of(generation)
+                self.path, self.signed_path = self.device.part(BatchPaths).of(generation)
             else:
-                self.path, self._end_path = batch_paths(generation, self.lane)
+                self.path, self.signed_path = batch_paths(generation, self.lane)
             self.launchers = self.path.launchers
             self.moves = moves_of(self.path, self.device)
 
@@ -179,7 +179,7 @@ class BatchSender:
         self.launchers = {}
         self.moves = None
         if self.lane != LANE_COMPUTE:
-            for path in (self.path, self._end_path):
+            for path in (self.path, self.signed_path):
                 if path is not None:
                     path.close()
         for request in self._requests:
@@ -207,7 +207,7 @@ class BatchSender:
     async def _hear_all(self, generation: Generation) -> None:
         # A flush that was cancelled has left an end behind, which another one waits for too.
         pending = self.launched or (self._end is not None and not self._end.over)
-        end = AwaitedEnd.sent(self._end_path) if pending and self._end_path is not None else None
+        end = AwaitedEnd.sent(self.signed_path) if pending and self.signed_path is not None else None
         if end is not None:
             self._end, self.launched = end, False
             await self._hear_end(end)

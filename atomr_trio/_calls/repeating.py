@@ -367,6 +367,11 @@ def words_of_call_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher
     return cast("CallLauncher", _function(_OF_WORDS, names_of(path) | names_of_record(path, call, is_ahead=True)))
 
 
+def signed_words_launcher(path: LaunchPath, call: RepeatedCall) -> CallLauncher:
+    """Return the function of such a call that has a ticket of its own, for the lane of a path of such calls."""
+    return cast("CallLauncher", launcher_of(path, call, _OF_WORDS))
+
+
 def launcher_of(path: LaunchPath, call: RepeatedCall, code: CodeType, more: Mapping[str, Any] = _NOTHING) -> Any:
     """Return the function of a text for the lane of a path, with `more` names."""
     return _function(code, {**names_of(path), **names_of_record(path, call), **more})

@@ -350,8 +350,11 @@ class Batch(BatchLibraries, metaclass=NoPublicConstructor):
     @trio.lowlevel.enable_ki_protection
     def record(self) -> Event:
         """Return an event behind all work that the batch's lane has so far. Raises as `Lane.record` does."""
-        self._sender.check()
-        return self._lane_held._record(self._sender.send)
+        sender = self._sender
+        sender.check()
+        event = self._lane_held._record(sender.send, sender.signed_path, sender.launches)
+        sender.launched = True  # the batch waits for it too
+        return event
 
     def _plan_copy(self, source: DeviceArray, target: DeviceArray) -> list[CommandRequest] | None:
         """Return the requests of a copy between two arrays of the device or of its group; None if the host must copy.

@@ -52,6 +52,7 @@ def compiles(target: str) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_the_list_covers_what_this_nvrtc_supports_and_no_more_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     """A variant that was missing here could not be named, and one that NVRTC lacks would fail in its own words."""
     monkeypatch.setattr(compiler, "is_compiled_by", lambda *arguments: True)

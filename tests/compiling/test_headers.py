@@ -879,6 +879,7 @@ REPLACED = "#define z y\n" + WRAPPED
     st.lists(edits(), min_size=1, max_size=5),
     st.sampled_from(((), ("--no-source-include",))),
 )
+@pytest.mark.long
 def test_the_cache_never_answers_what_the_compiler_would_not(
     tmp_path_factory: pytest.TempPathFactory,
     source: str,

@@ -26,6 +26,7 @@ from atomr_trio._calls import known as _known_calls, known_sequences as _known_s
 from atomr_trio._calls.launching import AwaitedLaunches
 from atomr_trio._device.device import core_of
 from atomr_trio._generation import core
+from atomr_trio.libraries.lanes.dropped_events import AT_ONCE
 from support import gpu_memory, held, open_test_device, set_constant
 from support.linking import HELPER, KERNEL, ltoir
 from support.nvrtc import compile_ptx
@@ -365,7 +366,7 @@ async def test_a_call_that_is_not_kept_any_more_is_forgotten_by_every_lane(dev, 
 
 @pytest.mark.parametrize("kind", ["modules", "graphs", "events"])
 async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(pool, monkeypatch, kind):
-    """Each is a command, and a lane has room for so many."""
+    """Each is a command, or some events together are one, and a lane has room for so many."""
     few = 8
     set_constant(monkeypatch, core, "ORPHANS_AT_ONCE", few)
     async with open_test_device(workers=pool) as dev:
@@ -380,7 +381,8 @@ async def test_however_much_is_dropped_at_once_is_given_back_a_few_at_a_time(poo
             await event.wait()
             return event
 
-        dropped = [await make() for _ in range(3 * few)]
+        of_one = AT_ONCE if kind == "events" else 1
+        dropped = [await make() for _ in range(3 * few * of_one)]
         dropped.clear()
         held.collect()
         assert len(core_of(dev).dropped) == 3 * few

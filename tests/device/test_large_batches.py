@@ -263,16 +263,20 @@ async def test_a_full_batch_says_how_much_is_unfinished_and_flush_makes_room(dev
 
 async def test_flush_makes_room_also_where_others_have_filled_the_lane(dev, monkeypatch):
     set_constant(monkeypatch, _admission, "BATCH_COMMANDS", 20)
-    x = await dev.to_device(np.ones(4))
+    add = await compiled(dev)
+    x = await dev.to_device(np.zeros(1, np.int32))
+
+    def launch_the_general_way(batch: Any) -> None:
+        batch.launch(add, 1, 1, x, 1, hang_timeout=DEADLINE)
+
     async with dev.batch() as one, dev.batch() as other:
         with hold_worker(dev):
-            assert until_full(one.record) == 20
+            assert until_full(lambda: launch_the_general_way(one)) == 20
             with pytest.raises(trio.WouldBlock, match="0 calls of the batch are unfinished, 20 commands of the comp"):
-                other.record()
+                launch_the_general_way(other)
         await other.flush()
-        other.record()
-        other.fill(x, 2)
-    assert (await x.to_host()).tolist() == [2] * 4
+        launch_the_general_way(other)
+    assert await x.to_host() == 21
 
 
 @pytest.mark.soak

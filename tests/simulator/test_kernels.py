@@ -32,6 +32,7 @@ def passes_untouched(result: Result) -> bool:
     return True
 
 
+@pytest.mark.long
 def test_no_case_passes_when_its_kernels_do_nothing() -> None:
     for case in CASES:
         results = {item for launch in case.launches() for item in launch.arguments if isinstance(item, Result)}

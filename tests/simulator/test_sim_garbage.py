@@ -108,6 +108,7 @@ def damaged(text: str, damage: Damage) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.long
 def test_an_instruction_of_the_wrong_form_is_refused_or_has_a_meaning(damage: Damage) -> None:
     errors = [refused(text) for text in damaged(module("say.cu"), damage)]
     found = [error for error in errors if error]
@@ -235,6 +236,7 @@ MEGABYTES = 100 if SWEEP else 20
 EXPECTED = {"comments": 0, "statements": 801, "values": 801, "one token": 218, "zeros": 218, "noise": 218}
 
 
+@pytest.mark.long
 def test_many_megabytes_are_read_or_refused_in_seconds_and_in_bounded_memory() -> None:
     lines = [
         line.split(",") for line in run_in_process(ENORMOUS.replace("MEGABYTES", str(MEGABYTES))).stdout.splitlines()

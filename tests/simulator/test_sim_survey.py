@@ -55,6 +55,7 @@ def test_the_survey_is_wide() -> None:
         for arch in archs
     ],
 )
+@pytest.mark.long
 def test_no_opcode_is_unknown(file: str, arch: str, headers: tuple[str, ...]) -> None:
     """Not an opcode, not a form of one, and not a special register: all kernels are translated."""
     source = (FOLDER / f"{file}.cu").read_text(encoding="utf-8")

@@ -181,6 +181,7 @@ def failures(result: pytest.RunResult) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
+@pytest.mark.long
 def test_of_twenty_tests_the_five_that_fault_fail_each_with_its_own_words_and_cost_one_process_each(run):
     result = run(TWENTY)
     result.assert_outcomes(passed=15, failed=5)
@@ -222,12 +223,14 @@ def test_the_example_of_the_guide_behaves_as_the_guide_says(run):
     assert list(failures(result)) == ["test_square[100]"]
 
 
+@pytest.mark.long
 def test_the_example_without_async_behaves_as_the_guide_says_without_pytest_trio_too(run):
     _, example = suites()
     run(example, "-p", "no:trio", settings="[pytest]").assert_outcomes(passed=2)
 
 
 @pytest.mark.sim_only
+@pytest.mark.long
 def test_the_project_of_the_guide_is_set_up_as_the_guide_says(pytester, monkeypatch):
     (project,) = re.findall(r"^```toml\n(.*?)^```$", GUIDE.read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
     settings = tomllib.loads(project)

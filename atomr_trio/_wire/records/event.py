@@ -16,3 +16,4 @@ ELAPSED = EVENT.verb("elapsed", Mode.ENQUEUES, {"earlier": "Q", "later": "Q"}, a
 """Answer with the milliseconds between two recorded times; the tickets of both events have been reached."""
 
 DROP = EVENT.verb("drop", Mode.ENQUEUES, {"event": "Q"})
+"""Destroy an event, and others whose numbers follow."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atomr_cuda.constants.driver import CU_EVENT_DEFAULT
 
 from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
+from ..._worker.base.calls import made_ready
 from ..._worker.base.giving_back import GivingBack
 from ..._worker.base.lanes import Ready
 from ..._worker.base.native_calls import native_call
@@ -17,7 +18,11 @@ from ..._worker.base.shared_words import Words
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..._worker.base.lanes import Command, Lane, WorkerServices
+    from ..._worker.base.lanes import Command, Lane, RecordWords, WorkerServices
+
+
+def _never(status: int) -> Exception:
+    raise AssertionError(f"the record raises its errors, and returns no status {status}")
 
 
 class EventEngine:
@@ -45,10 +50,12 @@ class EventEngine:
         """Do nothing: the lane itself does the work."""
 
     def hot_call(self, verb: int, payload: bytes, lane: Lane, places: Sequence[int] = ()) -> Ready | None:
-        """Return a mark that is ready to be made again; see `RepeatingEngine`.
+        """Return a mark, or a record of an event whose number is a word, ready to be made; see `RepeatingEngine`.
 
-        Native code makes a call in any case, so it asks for the version of the driver, which does least.
+        Native code makes a call in any case, so for a mark it asks for the version of the driver, which does least.
         """
+        if verb == RECORD.number and tuple(places) == (0,):
+            return made_ready(lambda: None, partial(self._record_again, lane), _never)
         if verb != MARK.number or payload or places:
             return None
         asked = self._driver.cuDriverGetVersion
@@ -62,6 +69,13 @@ class EventEngine:
 
     def _record(self, command: Command, lane: Lane) -> None:
         (number,) = RECORD.struct.unpack(command.payload)
+        self._record_as(number, lane)
+
+    def _record_again(self, lane: Lane, words: RecordWords) -> int:
+        self._record_as(words[0], lane)
+        return 0
+
+    def _record_as(self, number: int, lane: Lane) -> None:
         event = self._driver.CUevent()
         self._driver.cuEventCreate(byref(event), CU_EVENT_DEFAULT)
         self._events[number] = event
@@ -74,10 +88,9 @@ class EventEngine:
         return {"milliseconds": milliseconds.value}
 
     def _drop(self, command: Command, lane: Lane) -> None:
-        (number,) = DROP.struct.unpack(command.payload)
-        event = self._events.pop(number, None)
-        if event is not None:  # or it could not be created
-            self._giving_back.make([partial(self._driver.cuEventDestroy, event)])
+        events = [self._events.pop(number, None) for (number,) in DROP.struct.iter_unpack(command.payload)]
+        destroy = self._driver.cuEventDestroy
+        self._giving_back.make([partial(destroy, event) for event in events if event is not None])  # else none was made
 
     def forget_lane(self, index: int) -> tuple[()]:
         """Nothing here belongs to a lane."""

@@ -6,7 +6,6 @@ is in order whatever its lane, unless a lane was opened with ``ordered=False``.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, final
@@ -16,17 +15,21 @@ import trio
 from ..._arrays.ownership import own
 from ..._generation.core import DeviceCore, DevicePart
 from ..._generation.requests import BoundRequest, CommandRequest
-from ..._generation.timeline import Command, Unwatched, lane_name
+from ..._generation.timeline import Command, lane_name
 from ..._values.errors import DeviceError, InvalidArgument, fresh
 from ..._values.habits import BLOCK, refuse_habits
 from ..._values.lane_options import ORDINARY, LaneOptions
 from ..._values.state import DeviceState
 from ..._values.util import NoPublicConstructor
 from ..._wire.protocol import LANE_COMPUTE, LANE_NAMES, LANES, MAX_LANES
-from ..._wire.records.event import DROP, ELAPSED, MARK, RECORD
+from ..._wire.records.event import ELAPSED, MARK, RECORD
+from .dropped_events import DroppedEvents
+from .short_records import OPERATION, ShortRecord
 
 if TYPE_CHECKING:
+    from ..._calls.launching import LaunchPath
     from ..._generation.generation import Generation
+    from ..._generation.timeline import LaunchOwner
     from ..._memory.arena import Ticket
 
 
@@ -37,7 +40,7 @@ class _Record(CommandRequest):
 
     def __init__(self, lane: int, number: int, after: Sequence[Ticket] = ()) -> None:
         verb, payload = (RECORD, RECORD.struct.pack(number)) if number else (MARK, b"")
-        operation = "record of an event" if number else "wait for an event"
+        operation = OPERATION if number else "wait for an event"
         super().__init__(verb, payload, (), lane=lane, operation=operation)
         self._after = after
         self.ticket: int = 0
@@ -77,7 +80,7 @@ class Event(metaclass=NoPublicConstructor):
 
     _made_by = "`lane.record()`"
 
-    def __init__(self, lane: Lane, number: int, record: _Record, generation: int) -> None:
+    def __init__(self, lane: Lane, number: int, record: _Record | ShortRecord, generation: int) -> None:
         self.lane = lane
         self.generation = generation
         self._device = lane._device
@@ -88,8 +91,8 @@ class Event(metaclass=NoPublicConstructor):
         return f"<Event on {self.lane.name}, {'reached' if self.reached else 'not reached'}>"
 
     def __del__(self) -> None:
-        recorded = (self.lane._number, self._record.ticket)
-        self._device.dropped.append(functools.partial(_drop_unused, self.generation, self._number, recorded))
+        lane = self.lane
+        lane._dropped_events.add(self.generation, self._number, (lane._number, self._record.ticket))
 
     @property
     def _owner(self) -> DeviceCore:
@@ -132,7 +135,7 @@ class Event(metaclass=NoPublicConstructor):
 class Lane(metaclass=NoPublicConstructor):
     """A lane of a device, whose work runs in the order of submission. Made by `Device.lane`."""
 
-    __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_number", "_options", "name")
+    __slots__ = ("__weakref__", "_batches", "_closed", "_device", "_dropped_events", "_number", "_options", "name")
 
     name: str
     """Its name in statistics and errors."""
@@ -147,6 +150,7 @@ class Lane(metaclass=NoPublicConstructor):
         """The number of open batches that work on it."""
         self.name = name
         self._options = options
+        self._dropped_events = device.part(DroppedEvents)
 
     def __repr__(self) -> str:
         return f"<Lane {self.name}, priority {self.priority}{', closed' if self._closed else ''}>"
@@ -186,12 +190,21 @@ class Lane(metaclass=NoPublicConstructor):
     def _begin_nowait(self, record: CommandRequest) -> None:
         self._device.module_actor.begin_nowait(record, self._device.current)
 
-    def _record(self, begin: Callable[[CommandRequest], object]) -> Event:
+    def _record(
+        self,
+        begin: Callable[[CommandRequest], object],
+        path: LaunchPath | None = None,
+        batch: LaunchOwner | None = None,
+    ) -> Event:
+        """Return an event of a request that `begin` sends, or that goes a path of a batch."""
         self._check()
         device = self._device
         if device.serving is not None:
             device.release_dropped(device.serving)
         number = device.next_number()
+        short = None if path is None or batch is None else ShortRecord.sent(path, number, batch)
+        if short is not None:
+            return Event._create(self, number, short, short.generation)
         record = _Record(self._number, number)
         begin(record)
         return Event._create(self, number, record, device.generation)
@@ -310,11 +323,3 @@ class Lanes(DevicePart):
         if chosen._closed:
             raise InvalidArgument(f"{chosen.name} was closed", device=self.device.index)
         return chosen
-
-
-def _drop_unused(number: int, event: int, recorded: Ticket, generation: Generation) -> None:
-    """Make the worker of generation `number` destroy an event that was collected."""
-    if number == generation.number:
-        # Behind its recording, which may be waiting for another lane.
-        payload = DROP.struct.pack(event)
-        generation.publish(LANE_COMPUTE, DROP, payload, (), Unwatched(), after=(recorded,), aside=True)

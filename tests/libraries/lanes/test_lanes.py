@@ -15,6 +15,7 @@ from atomr_trio._device.device import core_of
 from atomr_trio._generation.admission import COMPUTE_LIMIT
 from atomr_trio._wire.protocol import LANE_COMPUTE, LANE_LIMIT, LANES, MAX_LANES
 from atomr_trio._wire.records.event import DROP
+from atomr_trio.libraries.lanes.dropped_events import AT_ONCE
 from atomr_trio.testing import hold_rebuild, hold_worker
 from support.rogue import compile_rogue, gated, kill_worker, next_generation, until
 
@@ -333,13 +334,13 @@ async def test_an_event_is_given_back_behind_its_recording_on_whatever_lane(dev,
 
     monkeypatch.setattr(generation, "publish", seen)
     async with dev.lane() as lane:
-        event = lane.record()
-        recorded = (lane._number, event._record.ticket)
-        await event.wait()
-        del event
+        events = [lane.record() for _ in range(AT_ONCE)]
+        recorded = (lane._number, events[-1]._record.ticket)
+        await events[-1].wait()
+        del events
         gc.collect()
         await dev.compute_lane.record().wait()
-    assert (recorded,) in dropped
+    assert dropped == [(recorded,)]
 
 
 # --- the life of a lane -----------------------------------------------------------------------------------------------

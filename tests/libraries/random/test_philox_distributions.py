@@ -29,6 +29,7 @@ def fit(example: Example, sample: Any) -> float:
 
 
 @pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.long
 async def test_samples_fit_their_distributions(dev, source):
     for example in (each for each in (*CONTINUOUS, *DISTRIBUTIONS_OF_WHOLES) if SOURCE_OF[each.distribution] == source):
         sample = await drawn(dev, KEY, 1, SIZE, example.distribution, dtype=example.dtype, **example.parameters)
