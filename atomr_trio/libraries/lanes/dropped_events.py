@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..._memory.arena import Ticket
 
 AT_ONCE: Final = 12
-"""So many are collected before they are destroyed. Their numbers fit into one record, with the lanes it waits for."""
+"""So many are destroyed by one command. Their numbers fit into one record, with the lanes that it waits for."""
 
 
 class DroppedEvents(DevicePart):
@@ -29,13 +29,22 @@ class DroppedEvents(DevicePart):
     def add(self, generation: int, number: int, recorded: Ticket) -> None:
         """Note an event that was collected; in any thread, and at any moment."""
         self._events.append((generation, number, recorded))
-        if len(self._events) % AT_ONCE == 0:
+        if len(self._events) == 1 or not len(self._events) % AT_ONCE:
             self.device.dropped.append(self._destroy)
+
+    def generation_lost(self, number: int) -> None:
+        """Forget its events: they are gone with its worker."""
+        self._events.clear()
+
+    @property
+    def are_many(self) -> bool:
+        """True if there are enough for a command."""
+        return len(self._events) >= AT_ONCE
 
     def _destroy(self, generation: Generation) -> None:
         """Make the worker in service destroy the oldest of them. Those of lost generations are gone already."""
         if generation is not self.device.current:
-            return
+            return  # the one in service is asked too
         numbers: list[int] = []
         after: dict[int, int] = {}
         for _ in range(min(len(self._events), AT_ONCE)):
@@ -48,3 +57,5 @@ class DroppedEvents(DevicePart):
             payload = b"".join(map(DROP.struct.pack, numbers))
             waits = tuple(after.items())
             generation.publish(LANE_COMPUTE, DROP, payload, (), Unwatched(), after=waits, aside=True)
+        if self._events:
+            self.device.dropped.append(self._destroy)

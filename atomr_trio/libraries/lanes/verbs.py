@@ -199,7 +199,7 @@ class Lane(metaclass=NoPublicConstructor):
         """Return an event of a request that `begin` sends, or that goes a path of a batch."""
         self._check()
         device = self._device
-        if device.serving is not None:
+        if device.serving is not None and (path is None or self._dropped_events.are_many):
             device.release_dropped(device.serving)
         number = device.next_number()
         short = None if path is None or batch is None else ShortRecord.sent(path, number, batch)
