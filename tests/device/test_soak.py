@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import math
 import os
 import time
@@ -49,6 +50,12 @@ class Figures:
             f"{self.descriptors} descriptors, {self.children} children, {self.mappings} mappings, "
             f"{self.threads} threads, {self.host_mib:.1f} MiB of host memory, {self.gpu_mib:.0f} MiB of GPU memory"
         )
+
+
+@pytest.fixture(autouse=True)
+def no_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have pytest keep no record of each loss, which thousands of them would be some MiB of."""
+    monkeypatch.setattr(logging.getLogger("atomr_trio.supervision"), "disabled", True)
 
 
 def figures() -> Figures:
