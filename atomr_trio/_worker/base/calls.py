@@ -133,6 +133,11 @@ def made_ready(
     return Ready(again, error_or_failure, alone)
 
 
+def no_status(status: int) -> Exception:
+    """The error of a status of a call that has none: it raises its errors."""
+    raise AssertionError(f"the call raises its errors, and returns no status {status}")
+
+
 def converted(arguments: Sequence[Any], kinds: Sequence[Any]) -> list[Any]:
     """Return arguments with the numbers among them as objects of ctypes, which a call passes on twice as fast."""
     return [

@@ -48,7 +48,7 @@ from ..._wire.records.memory import (
     UNMAP_PEER,
     UNREGISTER_HOST,
 )
-from .calls import made_ready
+from .calls import made_ready, no_status
 from .chunks import Chunks
 from .giving_back import GivingBack
 from .lanes import NativeCall, Ready, Target
@@ -100,10 +100,6 @@ def _describe(shape: Any, way: _Way, destination: tuple[int, int], source: tuple
 def _refused(function: Any, status: int) -> Exception:
     error: Exception = function.library.error(status, function.symbol)
     return error
-
-
-def _never(status: int) -> Exception:
-    raise AssertionError(f"the call raises its errors, and returns no status {status}")
 
 
 class MemoryEngine:
@@ -307,7 +303,7 @@ class MemoryEngine:
             self._copy_box(lane, _ON_DEVICE, (to, to_pitch, to_rows), (origin, pitch, rows), (width, height, depth))
             return 0
 
-        return made_ready(lambda: None, call, _never)
+        return made_ready(lambda: None, call, no_status)
 
     def _hot_rows_of_fill(self, payload: bytes, lane: Lane) -> Ready:
         """Return a fill of which only the address differs."""
@@ -324,7 +320,7 @@ class MemoryEngine:
             self._fill_rows(lane, words[0], pitch, itemsize, width, height, pattern)
             return 0
 
-        return made_ready(lambda: None, call, _never, alone=entries > 1)
+        return made_ready(lambda: None, call, no_status, alone=entries > 1)
 
     def _native(self, function: Any, arguments: Sequence[int | Word], words: int = 3) -> NativeCall | None:
         """The same for native code: a call whose words are among its arguments."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ..._wire.records.calls import HEAD, STAGING_AT, WORD
 from ..._wire.records.memory import BOX, COPY
 from ..._wire.records.sequences import Content, SequenceTable, Step, unpack_words
-from .calls import CallEngine, Handles, PreparedStep, made_ready
+from .calls import CallEngine, Handles, PreparedStep, made_ready, no_status
 from .lanes import Command
 from .native_calls import NativeStep, Word, native_call, native_steps
 
@@ -109,10 +109,6 @@ def _answered(step: Step) -> int:
     return next((hole.more + HEAD.unpack_from(step.payload)[4] for hole in step.holes if hole.offset == STAGING_AT), 0)
 
 
-def _never(status: int) -> Exception:
-    raise AssertionError(f"the step raises its errors, and returns no status {status}")
-
-
 class SequenceEngine(CallEngine):
     """An engine of calls that also makes sequences of them."""
 
@@ -148,7 +144,7 @@ class SequenceEngine(CallEngine):
                 _WORD.pack_into(payload, offset, words[word] + more)
             call(Command(verb, call, ticket, (), bytes(payload), []), lane)
 
-        return PreparedStep(make, _never)
+        return PreparedStep(make, no_status)
 
     def _copying(self, step: Step, lane: Lane) -> PreparedStep:
         """Return the copy of one run of bytes on the device."""

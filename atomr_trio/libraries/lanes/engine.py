@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from atomr_cuda.constants.driver import CU_EVENT_DEFAULT
 
 from ..._wire.records.event import DROP, ELAPSED, EVENT, MARK, RECORD
-from ..._worker.base.calls import made_ready
+from ..._worker.base.calls import made_ready, no_status
 from ..._worker.base.giving_back import GivingBack
 from ..._worker.base.lanes import Ready
 from ..._worker.base.native_calls import native_call
@@ -19,10 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ..._worker.base.lanes import Command, Lane, RecordWords, WorkerServices
-
-
-def _never(status: int) -> Exception:
-    raise AssertionError(f"the record raises its errors, and returns no status {status}")
 
 
 class EventEngine:
@@ -55,7 +51,7 @@ class EventEngine:
         Native code makes a call in any case, so for a mark it asks for the version of the driver, which does least.
         """
         if verb == RECORD.number and tuple(places) == (0,):
-            return made_ready(lambda: None, partial(self._record_again, lane), _never)
+            return made_ready(lambda: None, partial(self._record_again, lane), no_status)
         if verb != MARK.number or payload or places:
             return None
         asked = self._driver.cuDriverGetVersion
