@@ -57,9 +57,7 @@ _TAKE_AGAIN = """\
             and order.others is None
         ):
             orphans.popleft()
-            if orphans:
-                arena.collect(AT_A_TIME)
-            {new}.recipe = None
+{collects}            {new}.recipe = None
             storage = bare(Storage)
             storage.memory = memory
             storage.device = device
@@ -75,6 +73,11 @@ _TAKE_AGAIN = """\
     if made{i} is None:
 """
 """It makes the same array as `new_array`. Nothing may come between the look at the queue and the change of it."""
+_COLLECTS = """\
+            if orphans:
+                arena.collect(AT_A_TIME)
+"""
+"""The others go to their bins when the last result of a call is made: they may be those of the earlier ones."""
 _ALLOCATE = """\
     made{i} = allocate(layout{i}, form{i})
     {new} = made{i}._storage.block
@@ -96,15 +99,16 @@ def birth_of(number: int) -> str:
     return f"(*me, {number})" if number else "me"
 
 
-def made(i: int, new: str, *, again: bool) -> str:
+def made(i: int, new: str, *, again: bool, last: bool = True) -> str:
     """Return the lines that make an array for the new result of this number, with a block of this name.
 
-    They leave if the lane may not write to it without waiting. `again` says that blocks may be taken again.
+    They leave if the lane may not write to it without waiting. `again` says that blocks may be taken again, `last` that
+    it is the last new result of its call.
     """
     allocates = _ALLOCATE + may_take(new).replace("{", "{{").replace("}", "}}")
     if again:
         allocates = _TAKE_AGAIN + "".join(f"    {line}\n" for line in allocates.splitlines())
-    return allocates.format(i=i, new=new)
+    return allocates.format(i=i, new=new, collects=_COLLECTS if last else "")
 
 
 def takes_again(memory: DeviceMemory) -> bool:

@@ -286,7 +286,7 @@ def _compiled_series(
     named = [i for accesses, sources in parts for i, _ in (*accesses, *sources)]
     text += _arrays(i for i in named if i not in new)
     text += _checks(access, f" or not path.has_room({count})")
-    text += "".join(made(number, f"b{i}", again=again) for number, i in enumerate(new))
+    text += "".join(made(n, f"b{i}", again=again, last=n == len(new) - 1) for n, i in enumerate(new))
     for part, (accesses, sources) in enumerate(parts):
         taken = "" if part else "".join(takes(f"b{i}", birth_of(number)) for number, i in enumerate(new))
         text += "    sent += 1\n" if part else ""

@@ -35,16 +35,22 @@ def options(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
-def with_judged(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """The same parser, with an option to leave out what nothing is said of at the end."""
-    parser.add_argument("--judged", action="store_true", help="measure only what must hold")
+def with_rows(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, with an option for single rows."""
+    parser.add_argument("--rows", nargs="+", default=(), help="measure only what is needed for these, by whole names")
     return parser
 
 
+def with_judged(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """The same parser, with options to leave out what nothing is said of at the end, and for single rows."""
+    parser.add_argument("--judged", action="store_true", help="measure only what must hold")
+    return with_rows(parser)
+
+
 def chosen(arguments: argparse.Namespace, targets: Iterable[Target]) -> Callable[[str], bool]:
-    """Whether a row is measured, by its name: all are, unless only what must hold was asked for."""
-    rows = {target.row for target in targets}
-    return lambda row: not arguments.judged or row in rows
+    """Whether a row is measured, by its name: all are, unless single ones or only what must hold were asked for."""
+    judged, single = {target.row for target in targets}, {*arguments.rows}
+    return lambda row: row in single if single else not arguments.judged or row in judged
 
 
 def fewer(repetitions: int, share: float, least: int = 3) -> int:

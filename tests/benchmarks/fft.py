@@ -99,7 +99,7 @@ def main(arguments: argparse.Namespace) -> int:
     with all_started(SUBJECTS, backend) as subjects:
         compare(subjects, plan.transforms, plan, table, only=conclusion.chosen(arguments, judged))
         callers(subjects, CALLER_ROW, plan.repetitions, plan.calls, table)
-    if not arguments.judged:
+    if not arguments.judged and not arguments.rows:
         new_plans(backend, plan, table)
     title = f"Fourier transforms, medians of {plan.repetitions} turns, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "fft", title, table, targets.judged(table, judged, backend))

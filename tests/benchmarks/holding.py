@@ -523,16 +523,21 @@ async def main(arguments: argparse.Namespace) -> int:
     verdicts, table = [], Table()
     limit = f"at most {1e3 * targets.HELD_UP_LIMIT:g} ms must hold"
     print(f"the longest step of a task, of {runs} runs the best; {limit}")
-    if not arguments.only:
+    rows = {*arguments.rows}
+
+    def chosen(name: str) -> bool:
+        return name in rows if rows else arguments.only in name
+
+    if not arguments.only and not (rows and rows <= ROWS.keys()):
         firsts = await trio.to_thread.run_sync(firsts_of, backend, runs)
-        verdicts += [judged(table, name, seconds) for name, seconds in firsts.items()]
+        verdicts += [judged(table, name, seconds) for name, seconds in firsts.items() if chosen(name)]
     for name, measure in ROWS.items():
-        if arguments.only in name:
+        if chosen(name):
             step = await longest_of(measure, backend, runs)
             verdicts.append(judged(table, name, step.seconds, f"{1e3 * step.processor:.2f} ms of the processor"))
     print("\nsynchronous by nature:")
     for name, (measure, unit, count) in COSTS.items():
-        if arguments.only in name:
+        if chosen(name):
             step = await longest_of(measure, backend, runs)
             table.measures.append(Measure(f"{name}, each {unit}", OURS, [step.seconds / count]))
             print(f"{name:56} {1e6 * step.seconds / count:8.2f} us a {unit}", flush=True)
@@ -542,7 +547,7 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = conclusion.options(__doc__)
+    parser = conclusion.with_rows(conclusion.options(__doc__))
     parser.add_argument("--runs", type=int, default=RUNS, help="how often each row is measured")
     parser.add_argument("--only", default="", help="rows with this text in their names")
     parser.add_argument("--firsts", action="store_true", help=argparse.SUPPRESS)

@@ -17,7 +17,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -40,6 +40,7 @@ from speed_report import (
     comparisons,
 )
 from speed_works import BURSTS_OF, IMPORTED_ANYWAY, P99_FROM, PLANS, WHOLE, Plan, p99
+from targets import Target
 from turns import Gone, Subject, all_started, take_in, tell, ways
 
 SUBJECTS = Path(__file__).with_name("speed_subjects.py")
@@ -169,17 +170,14 @@ def processes(
         yield Measure(what, who, found[uncounted:])
 
 
-def works(backend: str, present: Sequence[str], plan: Plan, only: str, table: Table) -> None:
-    """Measure each work whose name has the pattern in it, by several processes of each subject, and print them all."""
-    begun, pattern = time.monotonic(), re.compile(only)
+def works(backend: str, present: Sequence[str], plan: Plan, chosen: Callable[[str], bool], table: Table) -> None:
+    """Measure each work that is chosen by its name, by several processes of each subject, and print them all."""
+    begun = time.monotonic()
     values: dict[tuple[str, str], list[float]] = {}
     shares: dict[str, list[float]] = {}
     bursts: dict[str, list[float]] = {}
-
-    def chosen(name: str) -> bool:
-        return bool(pattern.search(name))
-
-    for number in range(plan.rounds):
+    needed = any(chosen(name) for name in (IDLE_ROW, *(work.name for work in plan.works)))
+    for number in range(plan.rounds if needed else 0):
         with all_started(SUBJECTS, backend, present) as subjects:
             for work, measures, absent in ways(subjects, plan.works, plan, chosen):
                 for measure in measures:
@@ -230,8 +228,8 @@ def idling(subjects: list[Subject], plan: Plan, table: Table) -> dict[str, list[
     return found
 
 
-def starts(backend: str, plan: Plan, table: Table) -> None:
-    """Measure imports and first results, each in a fresh process."""
+def starts(backend: str, plan: Plan, chosen: Callable[[str], bool], table: Table) -> None:
+    """Measure imports and first results, each in a fresh process, as far as they are chosen."""
     on_gpu = backend == "cuda"
     imports, others = (
         {who: (code,) for who, code in IMPORTS.items() if (who in NEEDS_NO_GPU) is needs_none}
@@ -244,12 +242,29 @@ def starts(backend: str, plan: Plan, table: Table) -> None:
     if on_gpu:
         parts.append((IMPORT_ROW, others, plan.processes))
     for row, programs, count in (*parts, (START_ROW, results, plan.processes)):
+        if not chosen(row):
+            continue
         tell(f"{row}, each in a fresh process")
         for each in processes(row, programs, count, plan.uncounted):
             if isinstance(each, Measure):
                 take_in(table, [each])
             else:
                 table.absent.append(each)
+
+
+def work_of(row: str) -> str:
+    """The name of the work whose row it is; that of the row itself, if it belongs to none."""
+    return row.rpartition(", ")[0] or row
+
+
+def chosen_by(arguments: argparse.Namespace, judged: Sequence[Target]) -> Callable[[str], bool]:
+    """Whether a work is done, or a row that belongs to none: by a pattern, or for single rows and their limits."""
+    if not arguments.rows:
+        pattern = re.compile(arguments.only)
+        return lambda name: bool(pattern.search(name))
+    rows = {*arguments.rows}
+    names = {work_of(each) for target in judged if target.row in rows for each in (target.row, target.other_row)}
+    return lambda name: name in names
 
 
 def main(arguments: argparse.Namespace) -> int:
@@ -261,18 +276,18 @@ def main(arguments: argparse.Namespace) -> int:
         processes=conclusion.fewer(plan.processes, arguments.share, least=2),
     )
     present = [who for who in PRESENT[backend] if arguments.who is None or who in arguments.who]
-    works(backend, present, plan, arguments.only, table)
-    if not arguments.only:
-        starts(backend, plan, table)
-    chosen = [work for work in plan.works if re.search(arguments.only, work.name)]
-    judged = targets.of_speed(chosen) if not arguments.only else targets.of_works(chosen)
+    judged = targets.of_speed(plan.works)
+    chosen = chosen_by(arguments, judged)
+    works(backend, present, plan, chosen, table)
+    starts(backend, plan, chosen, table)
+    judged = [target for target in judged if chosen(work_of(target.row))]
     print("\nratios of the medians to atomr_trio:", *comparisons(table), sep="\n")
     title = f"What calls cost, medians of {plan.rounds} processes, and ratios to atomr_trio"
     return conclusion.conclude(arguments, "speed", title, table, targets.judged(table, judged, backend))
 
 
 if __name__ == "__main__":
-    parser = conclusion.options(__doc__)
+    parser = conclusion.with_rows(conclusion.options(__doc__))
     parser.add_argument("--rounds", type=int, help="processes of each subject; 4 on a GPU, 1 on the simulator")
     parser.add_argument("--only", default="", help="works with this pattern in their names")
     parser.add_argument("--who", nargs="+", help="these subjects; all by default")

@@ -254,6 +254,8 @@ async def main(arguments: argparse.Namespace) -> int:
             names = [name for name in verbs_of(batch) if arguments.only in name]
         for name in names:
             for verb in await calls_of(dev, name):
+                if arguments.rows and verb.row not in arguments.rows:
+                    continue
                 table.measures.append(await cost(dev, verb, calls, repetitions))
                 print(line(table.measures[-1]), flush=True)
     known = reasons()
@@ -265,6 +267,6 @@ async def main(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    parser = conclusion.options(__doc__)
+    parser = conclusion.with_rows(conclusion.options(__doc__))
     parser.add_argument("--only", default="", help="verbs with this text in their names")
     sys.exit(trio.run(main, parser.parse_args()))

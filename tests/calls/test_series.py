@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from atomr_trio import CommandFailed, ContextLost, InvalidArgument, RestartPolic
 from atomr_trio._calls.series import KnownSeries
 from atomr_trio._calls.verbs import Library
 from atomr_trio._device.device import core_of
-from atomr_trio._memory.arena import KNOWN_HERE_ALONE
+from atomr_trio._memory.arena import KNOWN_HERE_ALONE, Arena, Block
 from atomr_trio.testing import ReturnStatus, hold_worker, inject
 from support.repeated import both, form, known
 from support.rogue import kill_worker, next_generation, until
@@ -97,6 +98,35 @@ async def test_a_repetition_does_what_the_plan_does(dev, went, name, verb, with_
     for host, right, (_, out), result in zip(hosts, expected, rows, results, strict=True):
         np.testing.assert_array_equal(host, right)
         assert not out or result is out["out"]
+
+
+@pytest.mark.skipif(KNOWN_HERE_ALONE < 0, reason="this Python does not count every reference")
+@pytest.mark.parametrize("kept", [False, True], ids=["dropped at once", "kept till the next"])
+async def test_each_of_several_new_arrays_takes_the_block_of_an_earlier_one(dev, went, monkeypatch, kept):
+    """The result and the scratch of `sbmv` are of one size."""
+    a, x = await uploaded(dev, (matrix(1, 2, N), matrix(2, N)))
+    allocate, allocated = Arena.allocate, []
+
+    def counted(arena: Arena, size: int, guarded: bool = False) -> Block:
+        allocated.append(size)
+        return allocate(arena, size, guarded)
+
+    async with dev.batch() as batch:
+        for _ in range(3):
+            batch.blas.sbmv(a, x)
+        went.clear()
+        monkeypatch.setattr(Arena, "allocate", counted)
+        addresses, results = set(), deque[Any](maxlen=1)
+        with hold_worker(dev):
+            for _ in range(40):
+                made = batch.blas.sbmv(a, x)
+                addresses.add(made.address)
+                results.extend([made] if kept else [])
+                del made
+        monkeypatch.undo()
+        assert went == []
+    assert len(allocated) <= 3
+    assert len(addresses) <= 3
 
 
 @both

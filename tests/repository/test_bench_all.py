@@ -26,7 +26,8 @@ sys.path.append(str(BENCHMARKS))
 report, targets = importlib.import_module("speed_report"), importlib.import_module("targets")
 bench_all, compare = importlib.import_module("bench_all"), importlib.import_module("compare")
 verb_costs, pictures = importlib.import_module("verb_costs"), importlib.import_module("pictures")
-turns = importlib.import_module("turns")
+turns, speed = importlib.import_module("turns"), importlib.import_module("speed")
+speed_works = importlib.import_module("speed_works")
 
 
 def run(program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
@@ -147,6 +148,84 @@ def test_a_run_tells_how_fast_python_was_and_an_earlier_one_may_not_know():
     assert 1 < steps[0] < 10_000
     assert bench_all.told_speed({"python_steps": [33.2, 35.4, 60.0]}) == "a step of a loop of Python: 35 ns, 33 to 60"
     assert bench_all.told_speed({}) == "how fast Python was is not known"
+
+
+def test_what_was_missed_of_the_baseline_is_measured_once_more_and_the_second_figure_counts(tmp_path, monkeypatch):
+    names = ("late once: at most 1 s", "late twice: at most 1 s", "not in it: at most 1 s", "held: at most 1 s")
+    known = {f"speed: {name}": ["one", "two"] for name in names if name != names[2]}
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(json.dumps({"rows": known}), encoding="utf-8")
+    first, second = (
+        told(*(judged(figure, name=name) for name, figure in zip(names, figures, strict=True)))
+        for figures in ((1.5, 1.5, 1.5, 0.5), (0.9, 1.2, 0.1, 2.0))
+    )
+    for one, value in ((first, 1.5), (second, 0.9)):
+        rows = [report.Measure(what, who, [value]) for what in ("late once", "held") for who in (report.OURS, "x")]
+        one["measurements"] = [measure.facts() for measure in rows]
+    asked = []
+
+    def answer(name: str, folder: Path, arguments: Any, rows: list[str]) -> dict[str, Any]:
+        asked.append((name, rows))
+        return second
+
+    monkeypatch.setattr(bench_all, "told_by", answer)
+    bench_all.look_again({"speed": first, "fft": told()}, tmp_path, argparse.Namespace(baseline=baseline))
+    assert asked == [("speed", ["late once", "late twice"])]
+    lines = list(bench_all.lines_of(first, known))
+    assert [line.held for line in lines] == [True, False, False, True]
+    assert [line.facts["figure"] for line in lines] == [0.9, 1.2, 1.5, 0.5]
+    assert [line.fails for line in lines] == [False, True, False, False]
+    assert str(lines[0]).endswith("(at first 1.5 s)")
+    assert "at first" not in str(lines[3])
+    medians = {(each["what"], each["who"]): each["median"] for each in first["measurements"]}
+    assert medians == {(row, who): m for row, m in (("late once", 0.9), ("held", 1.5)) for who in (report.OURS, "x")}
+
+
+@pytest.mark.parametrize("second", [None, {"benchmark": "speed", "must_hold": []}])
+def test_a_row_that_the_second_run_does_not_judge_stays_missed(tmp_path, monkeypatch, second):
+    baseline = tmp_path / "baseline.json"
+    baseline.write_text(json.dumps({"rows": KNOWN}), encoding="utf-8")
+    found = {"speed": told(judged(1.5))}
+    monkeypatch.setattr(bench_all, "told_by", lambda *given: second)
+    bench_all.look_again(found, tmp_path, argparse.Namespace(baseline=baseline))
+    (line,) = bench_all.lines_of(found["speed"], KNOWN)
+    assert (line.fails, line.facts["figure"]) == (True, 1.5)
+
+
+@pytest.mark.sim_only
+def test_benchmarks_that_take_single_rows_measure_no_others(tmp_path, monkeypatch):
+    """The row's name comes from the target's, so each name that can be in the baseline must be one that is measured."""
+    row = "events for 1,000 listeners"
+    options = argparse.Namespace(backend="sim", share=1.0)
+    for name, value in support.child_environment().items():
+        monkeypatch.setenv(name, value)
+    found = bench_all.told_by("holding", tmp_path, options, [row])
+    assert [bench_all.row_of(facts) for facts in found["must_hold"]] == [row]
+    assert [each["what"] for each in found["measurements"]] == [row]
+    assert (tmp_path / "holding-again.txt").exists()
+
+
+def test_single_rows_of_speed_are_measured_with_what_they_are_compared_with():
+    judged = targets.of_speed(speed_works.PLANS["cuda"].works)
+    for row, expected in (
+        ("launch, 4 arguments, prepared, caller", {"launch, 4 arguments, prepared", "launch, 4 arguments"}),
+        ("dot 4096, to out, end to end", {"dot 4096, to out"}),
+        (report.IMPORT_ROW, {report.IMPORT_ROW}),
+    ):
+        chosen = speed.chosen_by(argparse.Namespace(rows=[row]), judged)
+        names = [work.name for work in speed_works.PLANS["cuda"].works]
+        assert {
+            name for name in (*names, report.IMPORT_ROW, report.IDLE_ROW, report.START_ROW) if chosen(name)
+        } == expected
+    every = speed.chosen_by(argparse.Namespace(rows=(), only="^dot"), judged)
+    assert (every("dot 4096, to out"), every("axpy 4096")) == (True, False)
+
+
+def test_single_rows_are_chosen_before_all_that_must_hold():
+    must_hold = [targets.Target("a"), targets.Target("b")]
+    for rows, only_judged, expected in ((("b", "c"), True, "bc"), ((), True, "ab"), ((), False, "abc")):
+        chosen = bench_all.conclusion.chosen(argparse.Namespace(rows=rows, judged=only_judged), must_hold)
+        assert "".join(filter(chosen, "abc")) == expected
 
 
 def test_a_whole_run_on_a_gpu_that_takes_longer_than_it_may_says_so_and_does_not_fail(tmp_path, capsys):
