@@ -58,6 +58,8 @@ ONLY_JUDGED: Final = ("blas", "fft", "random")
 """What these would measure beside what must hold is in no table and no picture, and takes a minute."""
 BY_ROWS: Final = ("speed", "verbs", "holding", *ONLY_JUDGED)
 """These can measure single rows. The others do all of theirs again."""
+AGAIN: Final[Mapping[str, float]] = {**dict.fromkeys(BY_ROWS, 1.0), "plain": 1.0}
+"""The share of the repetitions for rows that are measured once more, where that takes seconds."""
 ON_SIMULATOR: Final[Mapping[str, tuple[str, ...]]] = {
     "recovery": ("--gib", "0.25", "--gib-most", "0.1", "--faults", "3"),
     "holding": ("--only", "events for 1,000 listeners", "--runs", "1"),
@@ -140,7 +142,7 @@ def recorded(known: Mapping[str, list[str]], lines: Iterable[Line], machine: str
 def told_by(name: str, folder: Path, arguments: argparse.Namespace, rows: Sequence[str] = ()) -> dict[str, Any] | None:
     """Run one benchmark, or at least these rows of it; return its figures, or None if it did not end well."""
     script, share = BENCHMARKS[name]
-    called = f"{name}-again" if rows else name
+    called, share = (f"{name}-again", AGAIN.get(name, share)) if rows else (name, share)
     figures = folder / f"{called}.json"
     options = ["--backend", arguments.backend, "--json", str(figures), "--share", str(share * arguments.share)]
     options += ["--judged"] if name in ONLY_JUDGED else []
