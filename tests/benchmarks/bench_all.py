@@ -183,7 +183,7 @@ def look_again(found: Mapping[str, dict[str, Any]], folder: Path, arguments: arg
     for name, told in found.items():
         missed = [line for line in lines_of(told, known) if line.fails]
         if missed:
-            print(f"once more: {len(missed)} rows of {name}", flush=True)
+            print(f"once more: {len(missed)} of the rows of {name}", flush=True)
             again = told_by(name, folder, arguments, [row_of(line.facts) for line in missed])
             if again is not None:
                 take_second(told, again, {line.name for line in missed})
