@@ -710,6 +710,7 @@ async def test_a_program_that_blocks_in_the_other_library_is_let_go_too(dev, lib
     taken.close()
 
 
+@pytest.mark.long
 async def test_a_fault_under_a_program_that_blocks_in_the_other_library_lets_it_go(dev, library):
     x, y = await numbers(dev, 0, 0)
     taken = library.take(y)

@@ -352,6 +352,7 @@ def is_taken(verb: str, place: object, value: object) -> bool:
     return type(value) in (int, list) and value in (-1, []) and place == (1 if shifts else 2)
 
 
+@pytest.mark.long
 async def test_what_is_no_argument_is_refused_in_every_place_of_every_verb(witness, open_test_device):
     stage = Stage(witness.dev)
 
@@ -384,6 +385,7 @@ async def possible_call(dev: Device, name: str) -> Call:
     return attrs.evolve(call, arguments={place: await put(given) for place, given in call.arguments.items()})
 
 
+@pytest.mark.long
 async def test_a_call_that_was_made_before_is_refused_when_an_array_is_freed(dev):
     for name in VERBS:
         for place in [place for place, given in numbered(VERBS[name]) if isinstance(given, tuple | list)]:
@@ -400,6 +402,7 @@ async def test_a_call_that_was_made_before_is_refused_when_an_array_is_freed(dev
             assert submitted(dev) == before
 
 
+@pytest.mark.long
 async def test_every_verb_of_a_closed_device_says_that_it_is_closed_whether_the_call_is_new_or_not(open_test_device):
     async with open_test_device() as dev:
         calls = [await possible_call(dev, name) for name in VERBS for _ in range(2)]

@@ -576,6 +576,7 @@ def test_check_tells_the_same_thing_once(programs):
     assert "[found 2 times]" in answer.stderr
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_check_ends_as_its_program_does_when_nothing_is_found(programs):
     answer = check(programs, "--only", "barriers", "program.py", "none", "--only", "7")
@@ -586,6 +587,7 @@ def test_check_ends_as_its_program_does_when_nothing_is_found(programs):
     assert (answer.returncode, answer.stderr) == (2, f"{says}\n"), "else a misspelt path of a test suite would pass"
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_check_tells_a_program_that_fails_from_one_that_is_not_there(programs, capsys):
     answer = check(programs, "--only", "all", "program.py", "right", "3")
@@ -612,6 +614,7 @@ def test_check_leaves_ctrl_c_to_its_program(tmp_path):
     assert answer.stderr.endswith("; the program failed, with exit status 5\n")
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_check_runs_a_test_suite(tmp_path):
     (tmp_path / "conftest.py").write_text('pytest_plugins = ["atomr_trio.pytest_plugin"]\n')
@@ -709,6 +712,7 @@ def test_check_refuses_checks_that_there_are_not(capsys):
     assert "'spelling' is not a check; the checks are bounds," in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_check_launches_a_kernel_as_run_does(programs, monkeypatch, capsys):
     monkeypatch.chdir(programs)
@@ -731,6 +735,7 @@ def test_check_of_a_fault_that_nothing_has_found_is_that_fault(programs, monkeyp
     assert "CUDA_ERROR_ILLEGAL_ADDRESS (700)" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_check_loads_a_file_and_says_what_the_simulator_refuses(programs, monkeypatch, capsys):
     monkeypatch.chdir(programs)

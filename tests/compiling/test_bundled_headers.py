@@ -112,6 +112,7 @@ def test_flags_show_the_folders_after_those_of_the_user(cache: Path, tmp_path: P
     assert cache.stat().st_mode & 0o777 == 0o700
 
 
+@pytest.mark.long
 @carried
 def test_headers_are_kept_once_and_again_when_they_are_gone(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []

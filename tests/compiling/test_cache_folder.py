@@ -547,6 +547,7 @@ for prepare, step in ((die_after_bytes, int(sys.argv[2])), (die_before_call, 1))
 """
 
 
+@pytest.mark.long
 def test_a_writer_killed_at_any_byte_or_call_leaves_a_good_cache(path):
     """For each way to die: where it lived, and how many outcomes (old content, new content) were seen.
 

@@ -633,6 +633,7 @@ def ask(folder: Path, *numbers: int) -> list[str]:
     return answer.stdout.split()
 
 
+@pytest.mark.long
 def test_a_process_finds_what_another_compiled_and_loads_no_compiler_for_it(tmp_path: Path) -> None:
     assert ask(tmp_path, 1) == ["None", "True", "True"]
     assert ask(tmp_path, 1) == ["disk", "True", "False"]

@@ -568,6 +568,7 @@ def with_foreign(call: Call, right: Arguments, theirs: Arguments, other: World) 
 NAMES_BOTH = re.compile(r"belongs to another device: it is of device 0, opened apart, and was given to device 0")
 
 
+@pytest.mark.long
 async def test_what_belongs_to_another_device_is_refused_by_every_verb_and_nothing_is_sent():
     async with world() as mine, world(is_other=True) as other:
         for call in every_call():
@@ -692,6 +693,7 @@ INDICES_OF_PYTHON = {"PreparedLaunch.__getitem__", "PreparedLaunch.__setitem__"}
 """They are indexed as tuples and lists are."""
 
 
+@pytest.mark.long
 async def test_whatever_a_verb_is_given_it_takes_or_refuses_by_an_error_that_says_so():
     async with world() as w:
         calls = [call_of(name, each) for name, variants in CALLS.items() for each in variants]

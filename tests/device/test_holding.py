@@ -95,6 +95,7 @@ async def graph_of(dev: Any) -> tuple[Any, list[Any]]:
     return record, arrays
 
 
+@pytest.mark.long
 async def test_an_update_of_a_graph_costs_the_same_whatever_its_size(dev, calls):
     record, arrays = await graph_of(dev)
     with calls.counting():
@@ -149,6 +150,7 @@ async def test_a_call_for_each_matrix_of_a_large_stack_is_made_in_pieces(dev, ca
     assert np.allclose(np.abs(first), np.abs(first[0]))
 
 
+@pytest.mark.long
 async def test_what_is_read_of_a_large_stack_is_read_in_pieces(dev, calls):
     given = await dev.to_device(np.broadcast_to(2 * np.eye(8, dtype=np.float32), (20_000, 8, 8)))
     with calls.counting():
@@ -385,6 +387,7 @@ print(sorted(trio.run(holding.first_uses, sys.argv[1])))
 """
 
 
+@pytest.mark.long
 async def test_nothing_is_imported_in_the_event_loop():
     command = [sys.executable, "-c", FIRST_USES, support.chosen_backend()]
     benchmarks = str(support.ROOT / "tests" / "benchmarks")

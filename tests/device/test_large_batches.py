@@ -80,6 +80,7 @@ async def goes_on_after_faults(dev: Any, count: int, faults: int) -> None:
     assert (await x.to_host(), await y.to_host()) == ((faults + 1) * (count // 2),) * 2
 
 
+@pytest.mark.long
 async def test_a_program_with_large_batches_goes_on_after_a_fault(dev):
     await goes_on_after_faults(dev, 1000, 1)
     add, x = await compiled(dev), dev.zeros(1, np.int32)
@@ -218,6 +219,7 @@ async def test_calls_of_all_verbs_are_mixed_in_one_cold_batch(dev, own_lane):
             await many_calls(dev, Verbs.names, SOME)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["fill", "copy", "solve"])
 async def test_a_batch_takes_more_of_one_verb_than_a_lane_takes_of_what_is_awaited(dev, name):
     await many_calls(dev, (name,), SOME)
@@ -304,6 +306,7 @@ async def test_a_call_of_more_commands_than_a_lane_takes_is_refused_for_good(dev
 # --- what waits in this process ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_what_the_ring_has_no_room_for_waits_here_in_order_and_is_counted(dev):
     add, twice = await compiled(dev), await compiled(dev, "twice")
     x, y = dev.zeros(1, np.int32), dev.zeros(1, np.int32)
@@ -666,6 +669,7 @@ async def test_every_awaited_verb_is_among_those_that_are_tried(dev):
     assert found >= WAIT_ALONE
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rebuilding", [False, True])
 async def test_no_awaited_verb_raises_wouldblock(dev, rebuilding):
     verbs = Awaited(dev)

@@ -555,6 +555,7 @@ async def test_opening_under_a_limit_of_addresses_says_so(open_test_device):
 # --- the disk ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 async def test_checks_that_have_no_room_on_the_disk_refuse_arrays_and_a_restart_waits_for_room(
     open_test_device, monkeypatch

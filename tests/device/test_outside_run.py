@@ -610,6 +610,7 @@ print(found)
 """
 
 
+@pytest.mark.long
 def test_when_the_run_has_ended_the_device_is_closed_also_for_a_later_run():
     environment = child_environment(PYTHONWARNINGS="ignore")
     command = [sys.executable, "-c", ABANDONED]

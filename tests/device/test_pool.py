@@ -345,6 +345,7 @@ def test_all_memory_of_the_device_is_free_again(pool):
     assert again[1] == last[1] or math.isnan(last[1])
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_a_worker_is_the_same_after_many_devices(pool):
     """What a reset forgets would pile up: threads, descriptors, mappings."""

@@ -146,6 +146,7 @@ WRONG_GROUPS = ("[0, 1], strategy='none'", "[0, 0]", "[0, 99]", "[0, True]", "['
 """What is wrong with the first is known after the workers were started."""
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_workers_that_were_started_for_a_wrong_group_are_ended():
     body = """
@@ -195,6 +196,7 @@ def test_a_program_whose_environment_names_checks_starts_none_ahead():
 WRONG_ARGUMENTS = ("'0'", "-1", "14", "True", "0, backend='cpu'")
 
 
+@pytest.mark.long
 def test_no_worker_is_started_for_an_argument_that_is_wrong(backend):
     body = """
     async def main():

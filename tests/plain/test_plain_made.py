@@ -15,6 +15,7 @@ from support.public_interface import PUBLIC
 FORMS = {name: getattr(plain, name) for name in plain.__all__ if name in TWINS}
 
 
+@pytest.mark.long
 def test_the_blocking_forms_are_what_the_declarations_say(tmp_path):
     """`make plain` writes them, by the developers' tools."""
     pytest.importorskip("ruff")

@@ -45,6 +45,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.long
 def test_the_library_of_the_page_is_added_by_what_the_page_says(tmp_path: Path) -> None:
     files = add_libraries(tmp_path)
     assert {Path(name).name for name in files} == {

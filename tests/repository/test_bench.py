@@ -72,6 +72,7 @@ def test_the_benchmark_of_speed_measures_every_work_and_tells_all_of_it(tmp_path
     assert {each["held"] for each in told["must_hold"]} == {None}
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_the_benchmark_of_the_simulator_runs_kernels_in_both_ways_and_judges_what_they_cost():
     done = run("simulator.py", "--kernels", "saxpy", "histogram", "--repetitions", 1)
@@ -489,6 +490,7 @@ def test_the_benchmark_of_transforms_checks_and_times_all_of_them_and_new_plans_
     assert done.stdout.count("not judged") == sum(transform.judged for transform in plan.transforms) + 1
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_only_what_must_hold_is_measured_if_that_is_asked_for(tmp_path):
     for program, unjudged in (("fft.py", "irfft, 2^8, by default"), ("random_numbers.py", "exponential float64, 10^2")):

@@ -192,6 +192,7 @@ def test_a_row_that_the_second_run_does_not_judge_stays_missed(tmp_path, monkeyp
     assert (line.fails, line.facts["figure"]) == (True, 1.5)
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_benchmarks_that_take_single_rows_measure_no_others(tmp_path, monkeypatch):
     """The row's name comes from the target's, so each name that can be in the baseline must be one that is measured."""
@@ -399,6 +400,7 @@ def test_a_picture_has_a_row_for_everything_that_can_be_compared():
     assert [row.name for row in pictures.rows_of({"benchmarks": {"one": told, "another": other}})] == ["x", "idle"]
 
 
+@pytest.mark.long
 def test_the_picture_is_drawn_from_figures_that_were_written(tmp_path):
     names = {report.OURS: 1.0, report.CUPY: 2.0, report.TORCH: 1e-3, "another": 40.0}
     told = figures_of(*(("row & row", who, value) for who, value in names.items()))

@@ -62,6 +62,7 @@ def test_the_sdist_holds_every_file_of_the_repository(sdist):
     assert {name for name in tracked() if (ROOT / name).exists()} <= names
 
 
+@pytest.mark.long
 def test_two_wheels_of_the_same_sources_have_the_same_bytes(sdist, tmp_path):
     tree = unpacked(sdist, tmp_path / "one")
     other = tmp_path / "another" / "and deeper"

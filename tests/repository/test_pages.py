@@ -131,6 +131,7 @@ def test_what_is_not_true_is_found(face: ModuleType, text: str):
         Reader(face).check(text)
 
 
+@pytest.mark.long
 def test_each_message_that_is_explained_is_one_of_the_sources():
     quoted = re.findall(r"^### (.*)$", (DOCS / "troubleshooting.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert len(quoted) >= 25

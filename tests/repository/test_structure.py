@@ -23,6 +23,7 @@ def test_the_page_of_records_says_what_the_code_declares():
     assert (DOCS / "architecture" / "records.md").read_text(encoding="utf-8") == structure().records()
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 @pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="other versions of Python make other calls")
 def test_the_walk_of_a_call_is_that_of_the_code():

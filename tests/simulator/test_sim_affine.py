@@ -228,6 +228,7 @@ def test_a_kernel_leaves_the_same_bytes_whether_it_knows_what_is_affine(
     assert any(results[0])
 
 
+@pytest.mark.long
 def test_random_kernels_do_what_they_say_with_few_lanes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     set_constant(monkeypatch, engine, "AFFINE_LANES", 1)
     kernels = [random_kernel(seed) for seed in range(7000, 7016)]

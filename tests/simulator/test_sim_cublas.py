@@ -689,6 +689,7 @@ def test_rank_k_updates(name, letters, hermitian, trans):
         check_triangle(case, c.get(), before if untouched else want, before, uplo, hermitian and not untouched)
 
 
+@pytest.mark.long
 def test_trmm_and_trsm():
     for case, side, uplo, trans, diag in itertools.product(cases(ALL, 2), SIDES, TRIANGLES, WORDS, DIAGONALS):
         m, n, alpha = case.size(), case.size(), case.factor()

@@ -198,6 +198,7 @@ def test_a_seed_that_is_not_given_is_zero(either):
     assert tuple(np.frombuffer(helper.read(place, 16), np.uint32)) == (0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "parted"), [(MRG, 4096), (MTGP, 16384), (XORWOW, None), (PHILOX, None)])
 def test_where_the_legacy_ordering_parts_from_the_default_one(kind, parted, library):
     """As on an H200."""
@@ -357,6 +358,7 @@ ROWS[MRG, LEGACY] = ROWS[MRG, DEFAULT]
 _SLOW = [pytest.mark.sweep]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "ordering"), [pytest.param(*each, marks=_SLOW if each == (MRG, DEFAULT) else ()) for each in ROWS]
 )

@@ -296,6 +296,7 @@ PROGRAM = """
 """
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["is killed", "hangs up"])
 def test_a_worker_is_gone_at_once_when_its_parent(how):
     def attempt() -> float:

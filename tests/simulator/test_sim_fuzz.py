@@ -143,6 +143,7 @@ CONSTRUCTS = (
 )
 
 
+@pytest.mark.long
 def test_all_that_is_meant_to_be_tried_occurs() -> None:
     sources = [random_kernel(seed).source for seed in range(100)]
     text = "\n".join(sources)

@@ -48,6 +48,7 @@ def refused(text: str) -> ptx.LoadError | None:
 # --- damages ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MODULES)
 def test_a_module_that_is_cut_off_is_refused_wherever_that_is(name: str) -> None:
     whole = module(name)

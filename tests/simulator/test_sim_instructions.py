@@ -944,6 +944,7 @@ def test_references_to_atomics_of_every_order_and_scope(classes: tuple[Machine, 
     np.testing.assert_array_equal(out, np.broadcast_to([-384, 95, -95, 384], (3, 4)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("arch", ["compute_75", pytest.param("compute_90", marks=pytest.mark.sweep), "compute_100"])
 def test_8_bit_floats_are_the_same_in_software_and_by_instruction(arch: str, headers: tuple[str, ...]) -> None:
     machine = Machine(arch)

@@ -255,6 +255,7 @@ def test_the_project_of_the_guide_is_set_up_as_the_guide_says(pytester, monkeypa
     result.assert_outcomes(passed=1)
 
 
+@pytest.mark.long
 def test_what_a_kernel_prints_stands_in_the_report_of_its_test_and_in_the_log_if_it_is_wanted(run):
     result = run(
         HEADER
@@ -296,6 +297,7 @@ def test_the_log_is_as_it_was():
     assert "said" not in told["test_the_log_is_as_it_was"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", ["[pytest]", SETTINGS], ids=["without trio_mode", "with trio_mode"])
 def test_a_marked_test_gets_a_device_and_one_that_is_not_async_is_told_what_is_missing(run, settings):
     result = run(
@@ -364,6 +366,7 @@ async def test_right_at_the_end(gpu_device, devices): assert gpu_device.generati
 )
 
 
+@pytest.mark.long
 def test_each_test_that_cannot_have_a_device_fails_alone_and_those_after_it_are_right(run):
     result = run(WRONG_AND_RIGHT)
     result.assert_outcomes(passed=9, skipped=1, errors=8, failed=2)
@@ -380,6 +383,7 @@ def test_each_test_that_cannot_have_a_device_fails_alone_and_those_after_it_are_
 GROUPS = ("test_wrong_group", "TestOfAClass.test_wrong_by_mark")
 
 
+@pytest.mark.long
 def test_a_fixture_of_the_user_hides_that_of_the_plugin_or_has_it_below(run):
     result = run(
         """
@@ -433,6 +437,7 @@ async def test_leaves_a_kernel_that_never_ends(gpu_device):
     result.stdout.fnmatch_lines([words])
 
 
+@pytest.mark.long
 def test_a_failure_that_has_a_fault_behind_it_shows_both(run):
     result = run(
         HEADER
@@ -453,6 +458,7 @@ async def test_reads_what_is_torn(gpu_device):
     assert "the test passed" not in report
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_the_processes_of_a_distributed_run_are_spread_over_the_devices(run, monkeypatch):
     monkeypatch.setenv("ATOMR_TRIO_SIM_DEVICES", "2")
@@ -571,6 +577,7 @@ def test_a_mark_that_names_no_number_of_gpus_is_refused(arguments):
         pytest_plugin.pytest_runtest_setup(Item)
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 @pytest.mark.parametrize("first", ["async def test_first(gpu_device): pass", "def test_first(plain_gpu_device): pass"])
 def test_without_a_gpu_the_first_test_says_so_and_the_others_start_no_worker(run, monkeypatch, tmp_path, first):
@@ -717,6 +724,7 @@ def test_tests_without_async_have_a_device_with_the_same_checks_and_the_same_wor
     result.stdout.re_match_lines([r"device 0 \(\w+\): 9 started, \d+ reused; devices that waited for a start: 1"])
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 def test_a_device_that_cannot_be_opened_for_another_reason_fails_its_test_alone(run):
     result = run(

@@ -402,6 +402,7 @@ async def test_a_fault_that_the_budget_has_no_room_for_fails_the_device(open_tes
 # --- the worker -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_what_is_sent_to_a_held_worker_is_started_and_does_not_finish(open_test_device, monkeypatch):
     patience = _watch.STOPPED_SECONDS
     set_constant(monkeypatch, _watch, "DEAF_SECONDS", patience)
@@ -512,6 +513,7 @@ def pooled(pool: WorkerPool) -> Callable[[], Any]:
     return functools.partial(make_device, workers=pool)
 
 
+@pytest.mark.long
 async def test_the_module_actor_keeps_its_promises_on_new_workers():
     await check_actor(make_device)
 
@@ -673,6 +675,7 @@ async def test_what_a_call_raises_by_itself_comes_as_it_is(monkeypatch, pooled):
         await check_actor(pooled, works_for_one_alone)
 
 
+@pytest.mark.long
 async def test_what_a_call_leaves_behind_is_named(monkeypatch, pooled):
     set_constant(monkeypatch, _conformance, "CHECKS", ())
     set_constant(monkeypatch, _conformance, "AT_ONCE", 0.1)

@@ -269,6 +269,7 @@ async def test_more_copies_at_once_than_there_are_slots_are_all_exact():
         assert core_of(dev).part(Transfers).staging.idle
 
 
+@pytest.mark.long
 async def test_a_copy_leaves_slots_to_others_in_turn():
     async with scenario() as dev:
         taken = [core_of(dev).part(Transfers).staging.acquire_nowait(LARGE_SLOT) for _ in range(LARGE_SLOTS)]

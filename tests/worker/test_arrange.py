@@ -289,6 +289,7 @@ def test_a_copy_is_what_numpy_makes(machine: Machine) -> None:
     each()
 
 
+@pytest.mark.long
 def test_a_copy_that_counts_in_64_bits_is_what_numpy_makes(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     set_constant(monkeypatch, arrange, "_NARROW_MOST", 0)
 

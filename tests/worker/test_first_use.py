@@ -89,6 +89,7 @@ async def call_libraries(dev):
     await dev.solver.solve(a, a)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("called_before_the_standby_is_ready", [True, False])
 async def test_a_standby_has_the_libraries_open_that_the_program_has_called(
     open_test_device, imports, called_before_the_standby_is_ready

@@ -161,6 +161,7 @@ async def test_equal_transforms_are_one_plan_and_repeated_ones_are_known(open_te
         assert len(plans_of(dev)) == 2
 
 
+@pytest.mark.long
 async def test_a_thousand_transforms_are_the_first_thing_in_a_batch_before_and_after_a_loss(open_test_device):
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=OFTEN) as dev:

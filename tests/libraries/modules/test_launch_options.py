@@ -152,6 +152,7 @@ async def test_the_blocks_of_a_cooperative_grid_wait_for_each_other(dev):
     assert (await y.to_host() == expected_sums(values, 3)).all()
 
 
+@pytest.mark.long
 async def test_every_way_to_launch_takes_the_options(dev):
     sums = await cooperative_kernel(dev, "sums")
     values = np.arange(2 * 32, dtype=np.uint32)

@@ -502,6 +502,7 @@ template <class T> __device__ unsigned char *put(unsigned char *out, const T &va
 """
 
 
+@pytest.mark.long
 @check_on_device(0.25, st.lists(echoes, min_size=6, max_size=6))
 async def test_structs_of_any_members_are_laid_out_as_the_compiler_lays_them_out(dev, drawn):
     source = PUT + "\n".join(echo.source(f"echo{index}") for index, echo in enumerate(drawn))

@@ -388,6 +388,7 @@ async def test_a_new_worker_loads_nccl_and_a_new_standby_waits_for_the_communica
         assert spawned.starts[1:] == [(0, (), False)]
 
 
+@pytest.mark.long
 @pytest.mark.sim_only
 async def test_a_new_standby_does_not_wait_long_for_a_communicator_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "_HURRY_SECONDS", 0.05)

@@ -144,6 +144,7 @@ def leaves(error: BaseException) -> list[BaseException]:
     return [error]
 
 
+@pytest.mark.long
 async def test_kernels_of_our_own_go_on_behind_losses(open_test_device: Any) -> None:
     calls = (("gamma", (2.5,)), ("integers", (3, 90)), ("standard_t", (4.0,)))
     with trio.fail_after(DEADLINE):
@@ -157,6 +158,7 @@ async def test_kernels_of_our_own_go_on_behind_losses(open_test_device: Any) -> 
                 np.testing.assert_array_equal(np.concatenate([first, second]), right)
 
 
+@pytest.mark.long
 async def test_a_thousand_draws_may_be_the_first_batch_and_more_the_first_behind_a_loss(open_test_device: Any) -> None:
     with trio.fail_after(DEADLINE):
         async with open_test_device(restart_policy=OFTEN) as dev:

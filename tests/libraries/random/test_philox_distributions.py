@@ -56,6 +56,7 @@ async def test_choices_have_their_probabilities(dev):
     assert scipy.stats.chisquare(found[likely], np.array(PVALS)[likely] * SIZE).pvalue > ENOUGH
 
 
+@pytest.mark.long
 async def test_rows_of_categories_have_their_probabilities(dev):
     for trials in (7, 400):
         await check_rows(dev, trials)
@@ -137,6 +138,7 @@ CONSTANT = (
 )
 
 
+@pytest.mark.long
 async def test_what_is_certain_is_drawn(dev):
     async with dev.batch() as batch:
         drawn = [batch.to_host(batch.random.philox(3, 0, 99, name, **parameters)) for name, parameters, _ in CONSTANT]
@@ -230,6 +232,7 @@ async def test_t_of_few_and_of_many_degrees_of_freedom(dev):
 MOST_LAM = 2**63 - 1 - 10 * (2**63 - 1) ** 0.5
 
 
+@pytest.mark.long
 async def test_counts_with_a_large_mean_are_nearly_normal(dev):
     for lam in (1e10, 1e14 + 0.5, 1e17, MOST_LAM):
         sample = await drawn(dev, KEY, 0, SIZE, "poisson", lam=lam)

@@ -86,6 +86,7 @@ async def test_every_place_and_length_about_a_block(dev):
 # --- batches ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_the_first_thing_that_a_device_does_may_be_a_draw_in_a_batch(open_test_device):
     async with open_test_device() as dev:
         async with dev.batch() as batch:
@@ -99,6 +100,7 @@ async def test_the_first_thing_that_a_device_does_may_be_a_draw_in_a_batch(open_
             assert (again == result).all(), name
 
 
+@pytest.mark.long
 async def test_a_thousand_draws_in_one_batch(dev):
     async with dev.batch() as batch:
         results = [batch.random.philox(KEY, 10 * at, 10, "uniform" if at % 2 else "bits") for at in range(1000)]
@@ -172,6 +174,7 @@ async def test_a_source_is_compiled_once_by_whatever_needs_it_first(open_test_de
 # --- graphs -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_draws_are_nodes_of_graphs(open_test_device):
     async with open_test_device() as dev:
         results: list[Any] = []

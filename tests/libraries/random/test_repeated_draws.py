@@ -91,6 +91,7 @@ OWN: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("given", [False, True], ids=["new", "out"])
 async def test_repetitions_of_own_kernels_go_on_where_the_last_one_ended(dev: Any, given: bool) -> None:
     await dev.random.load(*OWN)

@@ -226,6 +226,7 @@ async def test_large_matrices_wide_ones_and_a_single_one_are_factored_one_by_one
     assert "cublasSgetrfBatched" in functions_of(dev, "getrf", dev.empty((3, 256, 256), np.float32))
 
 
+@pytest.mark.long
 async def test_a_singular_matrix_among_more_than_one_call_answers_for_is_named(dev, rng):
     call = Solving(dev)
     stack = np.broadcast_to(np.eye(2), (11, 100, 2, 2)).copy()

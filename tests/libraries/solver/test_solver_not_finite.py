@@ -88,6 +88,7 @@ def lost(reference: Numbers, result: Numbers) -> bool:
     return bool((np.isnan(reference) & ~np.isnan(result)).any())
 
 
+@pytest.mark.long
 async def test_where_numpy_answers_nan_so_do_the_verbs_of_its_names(dev: Device, rng: np.random.Generator) -> None:
     for dtype, order in itertools.product(DTYPES, SIZES):
         good, b = square(rng, order, dtype), random(rng, (order, 2), dtype)
@@ -327,6 +328,7 @@ async def test_without_the_check_an_iteration_ends_all_the_same(dev: Device, rng
 # --- what is made of factors ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 async def test_nan_travels_through_factors_and_right_hand_sides(dev: Device, rng: np.random.Generator) -> None:
     for dtype, order in itertools.product(DTYPES, SIZES):
         a, b = square(rng, order, dtype), random(rng, (order, 3), dtype)
