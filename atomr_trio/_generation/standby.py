@@ -25,6 +25,9 @@ class Standbys:
         self.count = count
         self.generations: list[Generation] = []
         """Every standby, ready or nearly ready: they are told of chunks and modules."""
+        self._standing: set[Generation] = set()
+        """Those of them whose start is over. Before that a worker may be ready and wait for memory of other devices:
+        nobody watches it yet, and the start that waits would have to answer for a generation that serves."""
         self._policy = policy
         self._events = events
         self._starting = 0
@@ -36,7 +39,7 @@ class Standbys:
     @property
     def ready(self) -> int:
         """The number of standbys that could take over now."""
-        return sum(generation.ready for generation in self.generations)
+        return sum(generation.ready for generation in self._standing)
 
     @property
     def expected(self) -> bool:
@@ -48,8 +51,8 @@ class Standbys:
         """Return the standby that is to take over. Waits for one that is being started; None if there is none."""
         while True:
             for generation in self.generations:
-                if generation.ready:
-                    self.generations.remove(generation)
+                if generation.ready and generation in self._standing:
+                    self._forget(generation)
                     return generation
             if not self._starting:
                 return None
@@ -102,7 +105,9 @@ class Standbys:
 
         self._starting += 1
         try:
-            return await start(show)
+            standby = await start(show)
+            self._standing.add(standby)
+            return standby
         except BaseException:
             for generation in shown:
                 self.generations.remove(generation)
@@ -111,6 +116,10 @@ class Standbys:
             self._starting -= 1
             self.announce()
 
+    def _forget(self, standby: Generation) -> None:
+        self.generations.remove(standby)
+        self._standing.remove(standby)
+
     async def _stand_by(self, standby: Generation, retire: Callable[[Generation], Awaitable[None]]) -> bool:
         """Wait until a standby takes over. Returns false if it ended before; it is then retired."""
         try:
@@ -118,7 +127,7 @@ class Standbys:
         finally:
             taken = standby not in self.generations
             if not taken:
-                self.generations.remove(standby)
+                self._forget(standby)
                 await retire(standby)
         if not taken and standby.loss is not None:
             self._events.publish(StandbyLost(reason=standby.loss.reason))

@@ -116,9 +116,20 @@ class Candidate:
         self.ready = ready
 
 
+def started(candidate: Candidate) -> Any:
+    """What starts it."""
+
+    async def start(show: Any) -> Candidate:
+        show(candidate)
+        return candidate
+
+    return start
+
+
 async def test_the_one_that_is_ready_takes_over_whichever_was_begun_first():
     standbys, (slow, quick) = Standbys(2, RestartPolicy(), EventHub()), (Candidate(ready=False), Candidate(ready=True))
-    standbys.generations = [slow, quick]
+    for candidate in (slow, quick):
+        await standbys._start(started(candidate))
     assert repr(standbys) == "<Standbys: 1 of 2 ready, 0 starting>"
     assert await standbys.take() is quick
     assert await standbys.take() is None
@@ -134,6 +145,37 @@ async def test_a_standby_that_fails_after_it_was_told_of_chunks_is_told_of_no_mo
     standbys = Standbys(1, RestartPolicy(), EventHub())
     with pytest.raises(StartFailed):
         await standbys._start(start)
+    assert (standbys.generations, standbys.expected) == ([], False)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_a_standby_whose_worker_is_ready_takes_over_only_when_its_start_is_over(autojump_clock, fails):
+    """With peers, a start goes on behind that: it waits until the memory of other devices is mapped."""
+    standby, standbys = Candidate(ready=True), Standbys(1, RestartPolicy(), EventHub())
+    maps, taken = trio.Event(), []
+
+    async def start(show: Any) -> Any:
+        show(standby)
+        await maps.wait()
+        if fails:
+            raise StartFailed(DeviceClosed("killed meanwhile"), gone=False)
+        return standby
+
+    async def starting() -> None:
+        with contextlib.suppress(StartFailed):
+            await standbys._start(start)
+
+    async def taking() -> None:
+        taken.append(await standbys.take())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(starting)
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(taking)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (taken, standbys.ready, standbys.expected) == ([], 0, True)
+        maps.set()
+    assert taken == [None if fails else standby]
     assert (standbys.generations, standbys.expected) == ([], False)
 
 
